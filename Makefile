@@ -1,0 +1,79 @@
+# Everything starts from `make help`. Only python3 (3.11 or newer, with venv), make and git are needed.
+
+PYTHON ?= python3
+VENV := .venv
+BIN := $(VENV)/bin
+# Parallel test processes: for the quick suites, and for those that start processes of their own.
+TEST_PROCESSES ?= 2
+HEAVY_PROCESSES ?= 2
+# More arguments for pytest, for example PYTEST_ARGS='-k seal -x'.
+PYTEST_ARGS ?=
+
+QUICK_TESTS := $(wildcard tests/architecture tests/unit tests/contract tests/golden)
+HEAVY_TESTS := $(wildcard tests/integration tests/e2e tests/docs)
+
+# A venv made under this variable has no bytecode, and every start of a worker would compile torch anew.
+unexport PYTHONDONTWRITEBYTECODE
+unexport PYTHONHOME
+unexport PYTHONPATH
+
+.DEFAULT_GOAL := help
+.PHONY: setup demo test test-quick test-heavy check format bench docs clean help
+
+help: ## show this list
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-11s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
+
+setup: $(VENV)/.stamp-setup ## make .venv with the pinned dependencies (again only when they change)
+
+$(BIN)/python:
+	@command -v $(PYTHON) >/dev/null || { \
+	  echo "$(PYTHON) was not found. Install Python 3.11 or newer, or say which: make setup PYTHON=python3.12" >&2; exit 3; }
+	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || { \
+	  echo "$(PYTHON) is $$($(PYTHON) -V 2>&1), and 3.11 or newer is needed." >&2; \
+	  echo "Say which to use: make setup PYTHON=python3.12" >&2; exit 3; }
+	@$(PYTHON) -c 'import ensurepip, venv' 2>/dev/null || { \
+	  echo "$(PYTHON) has no venv module. On Debian and Ubuntu: apt-get install python3-venv" >&2; exit 3; }
+	$(PYTHON) -m venv $(VENV)
+
+$(VENV)/.stamp-setup: pyproject.toml constraints.txt | $(BIN)/python
+	@echo "Installing the pinned dependencies into $(VENV): a minute or two, about 1.6 GB"
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[dev]'
+	@touch $@
+
+$(VENV)/.stamp-docs: $(VENV)/.stamp-setup
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[docs]'
+	@touch $@
+
+demo: setup ## train a byte-level GPT with two workers on the standard library's own source (2 minutes)
+	$(BIN)/gscalar run recipes/bytes_lm
+
+test: setup ## run every test
+	scripts/system-packages
+	$(MAKE) --no-print-directory test-quick test-heavy
+
+test-quick: setup ## run the tests that start no training: architecture, unit, contract
+	$(BIN)/python -m pytest -n $(TEST_PROCESSES) $(QUICK_TESTS) $(PYTEST_ARGS)
+
+test-heavy: setup ## run the tests that start processes: integration, e2e, the code blocks of the docs
+	$(BIN)/python -m pytest -n $(HEAVY_PROCESSES) $(HEAVY_TESTS) $(PYTEST_ARGS)
+
+check: setup ## lint, format, types and import contracts
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/mypy
+	$(BIN)/lint-imports
+
+format: setup ## write what `make check` would ask of ruff
+	$(BIN)/ruff check --fix .
+	$(BIN)/ruff format .
+
+bench: setup ## run every benchmark and list the figures that do not hold
+	$(BIN)/python scripts/bench
+
+docs: $(VENV)/.stamp-docs ## build the documentation into site/
+	$(BIN)/python scripts/gen-docs
+	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict --quiet
+
+clean: ## remove what builds and tests leave; .venv stays
+	rm -rf site build dist .pytest_cache .mypy_cache .ruff_cache .import_linter_cache .hypothesis .coverage .coverage.* htmlcov
+	find src tests recipes benchmarks scripts -name __pycache__ -type d -prune -exec rm -rf {} + 2>/dev/null || true

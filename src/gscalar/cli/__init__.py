@@ -1,0 +1,1 @@
+"""The command `gscalar`: one `cmd_<verb>.py` a command; each parses, calls one function and formats."""

@@ -1,0 +1,101 @@
+"""What the commands that look at runs share: a catalog that is up to date, tables, colour only on a terminal."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from datetime import datetime
+from typing import Any
+
+import click
+from rich.console import Console
+from rich.table import Table
+from rich.text import Text
+
+from gscalar.base.errors import EnvironmentProblem
+from gscalar.base.units import format_duration
+from gscalar.control.indexer import refresh
+from gscalar.state.catalog import Catalog, open_catalog
+from gscalar.state.catalog.catalog import replace_damaged
+from gscalar.state.home import Home, open_home
+
+STATUS_STYLES = {
+    "running": "cyan",
+    "completed": "green",
+    "failed": "red",
+    "cancelled": "yellow",
+    "interrupted": "yellow",
+    "queued": "dim",
+}
+
+
+@contextmanager
+def fresh_catalog(home_flag: str | None) -> Iterator[tuple[Home, Catalog]]:
+    """Give the home and its catalog, caught up with the records.
+
+    A damaged catalog is set aside and built anew, with a word on stderr: nothing but time is lost.
+    """
+    home = open_home(home_flag)
+    catalog = open_catalog(home)
+    try:
+        try:
+            refresh(home, catalog)
+        except EnvironmentProblem as error:
+            if error.code != "catalog-damaged":
+                raise
+            catalog.close()
+            damaged_file = replace_damaged(home.index)
+            catalog = open_catalog(home)
+            catalog.damaged_file = damaged_file
+            refresh(home, catalog)
+        if catalog.damaged_file is not None:
+            click.echo(
+                f"The catalog was damaged and has been built anew from the records; "
+                f"the old file is {catalog.damaged_file}.",
+                err=True,
+            )
+        yield home, catalog
+    finally:
+        catalog.close()
+
+
+def print_table(columns: Sequence[str], rows: Sequence[Sequence[str | Text]], *, right: Sequence[str] = ()) -> None:
+    """Print a plain table to stdout; the columns named in `right` hold numbers."""
+    table = Table(box=None, pad_edge=False, header_style="bold", padding=(0, 2, 0, 0), show_header=any(columns))
+    for column in columns:
+        table.add_column(column, justify="right" if column in right else "left", no_wrap=True)
+    for row in rows:
+        table.add_row(*row)
+    make_console().print(table)
+
+
+def make_console() -> Console:
+    """Return a console on stdout, as wide as need be where that is no terminal."""
+    console = Console(highlight=False, soft_wrap=False)
+    if not console.is_terminal:
+        console.width = 10_000
+    return console
+
+
+def status_text(status: str) -> Text:
+    """Return a status in its colour."""
+    return Text(status, style=STATUS_STYLES.get(status, ""))
+
+
+def local_time(iso: str | None) -> str:
+    """Return a time of the JSON forms in this place's time, to the second."""
+    if iso is None:
+        return "-"
+    return f"{datetime.fromisoformat(iso).astimezone():%Y-%m-%d %H:%M:%S}"
+
+
+def lasted(started: str | None, ended: str | None) -> str:
+    """Return how long something took, of the JSON forms' times."""
+    if started is None or ended is None:
+        return "-"
+    return format_duration((datetime.fromisoformat(ended) - datetime.fromisoformat(started)).total_seconds())
+
+
+def number_text(value: Any) -> str:
+    """Return a number with six significant digits, whole numbers as they are."""
+    return f"{value:.6g}" if isinstance(value, float) else str(value)

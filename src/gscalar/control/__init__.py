@@ -1,0 +1,1 @@
+"""A gang's supervisor, and the indexer of records."""

@@ -1,0 +1,82 @@
+"""A person's changes to a run: one record file for each, so that nobody else's file is touched."""
+
+from __future__ import annotations
+
+import os
+import re
+import socket
+import time
+from collections.abc import Mapping, Sequence
+from importlib.metadata import version
+from typing import Final
+
+import psutil
+
+from gscalar.base.errors import UserError
+from gscalar.base.ids import new_id
+from gscalar.model.events import RECORD_VERSION, Edited, Header
+from gscalar.model.spec import TAG_NAME
+from gscalar.state.home import Home
+from gscalar.state.records.writer import RecordWriter
+
+_KEY: Final = re.compile(TAG_NAME)
+_MAX_VALUE: Final = 8000
+
+
+def parse_tags(words: Sequence[str]) -> dict[str, str | None]:
+    """Return the changes that words such as `stage=final` and `draft-` ask for; None removes a tag.
+
+    Raises:
+        UserError: `bad-tag`.
+    """
+    changes: dict[str, str | None] = {}
+    for word in words:
+        key, equals, value = word.partition("=")
+        if not equals:
+            if not key.endswith("-"):
+                raise _bad_tag(
+                    "A tag is neither set nor removed.", word, f"Write {word}=value, or {word}- to remove it."
+                )
+            key = key.removesuffix("-")
+        if not _KEY.fullmatch(key):
+            raise _bad_tag(
+                "A tag's name has letters, digits and _ . / : @ - only, at most 250, a letter or digit first.", word, ""
+            )
+        if len(value) > _MAX_VALUE or "\0" in value:
+            raise _bad_tag(f"A tag's value has at most {_MAX_VALUE} characters.", value[:40], "")
+        if key in changes:
+            raise _bad_tag("A tag is given twice.", key, "")
+        changes[key] = value if equals else None
+    return changes
+
+
+def edit_tags(home: Home, run_id: str, changes: Mapping[str, str | None]) -> None:
+    """Record changes of the run's tags.
+
+    Raises:
+        OSError: the record cannot be written.
+    """
+    now_ns = time.time_ns()
+    edit_id = new_id(now_ns, os.urandom(16))
+    header = Header(
+        version=RECORD_VERSION,
+        run=run_id,
+        attempt=0,
+        rank=-1,
+        world=0,
+        writer="edit",
+        host=socket.gethostname(),
+        pid=os.getpid(),
+        pid_start=psutil.Process().create_time(),
+        time_ns=now_ns,
+        gscalar=version("gscalar"),
+    )
+    writer = RecordWriter(home.run(run_id).records / f"edit-{edit_id}.rec", header)
+    writer.emit(Edited(time_ns=now_ns, tags=dict(changes)))
+    writer.close()
+    if writer.dropped:
+        raise OSError(f"{writer.dropped} events could not be written to {writer.path}")
+
+
+def _bad_tag(what: str, value: str, next_step: str) -> UserError:
+    return UserError(code="bad-tag", what=what, value=value, next_step=next_step)

@@ -1,0 +1,205 @@
+"""Keeps the catalog as the records are: `refresh` before a read, `Indexer` while a run goes on.
+
+Both are idempotent, and any number of processes may do either at once. The catalog is never more than the
+records: `rebuild` drops all of it but the tombstones of deleted runs, and reads every record again, with the
+same result. A run that has ended and has not moved for a while costs one `stat`.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Final
+
+from gscalar.base.errors import EnvironmentProblem, ScalarError
+from gscalar.control.indexing.run_index import IsAlive, RunIndex, scan_records
+from gscalar.control.liveness import is_alive as process_is_alive
+from gscalar.model.status import Status
+from gscalar.state.catalog import Catalog, open_catalog, storing
+from gscalar.state.catalog.catalog import replace_damaged
+from gscalar.state.catalog.rows import RunState
+from gscalar.state.home import Home
+
+# Clocks of file systems are coarse, and other ranks may write a little longer than the owner.
+_SETTLES_AFTER_NS: Final = 60_000_000_000
+_TICK_S: Final = 1.0
+# A tick that waits for another writer waits in the supervisor's loop.
+_TICK_TIMEOUT_S: Final = 0.25
+
+_log = logging.getLogger(__name__)
+
+
+def refresh(
+    home: Home,
+    catalog: Catalog,
+    run_id: str | None = None,
+    *,
+    is_alive: IsAlive = process_is_alive,
+    clock_ns: Callable[[], int] = time.time_ns,
+) -> None:
+    """Bring the catalog up to the records: of one run, or of all that are there, gone or new.
+
+    Raises:
+        EnvironmentProblem: `catalog-damaged`, `home-not-writable`, `disk-full`.
+        Retryable: `catalog-busy`.
+    """
+    with catalog.read() as connection:
+        states = storing.load_states(connection)
+    present = [run_id] if run_id is not None else _list_runs(home)
+    if present is None:
+        return
+    for each in present:
+        state = states.get(each)
+        if state is not None and state.deleted:
+            continue
+        try:
+            _refresh_run(home, catalog, each, state, is_alive, clock_ns)
+        except (OverflowError, UnicodeError) as error:
+            # A record that no database can hold must not hide all other runs.
+            _log.warning("the run %s cannot be stored: %s", each, error)
+    if run_id is None:
+        _forget_missing(catalog, states, set(present))
+
+
+def rebuild(home: Home, *, is_alive: IsAlive = process_is_alive) -> int:
+    """Drop the catalog and read every record again; return how many runs there are.
+
+    A damaged file is set aside; the tombstones of deleted runs are then lost with it, and their folders are gone.
+
+    Raises:
+        EnvironmentProblem: `store-newer`, `home-not-writable`, `disk-full`.
+    """
+    try:
+        return _rebuild(home, is_alive)
+    except EnvironmentProblem as error:
+        if error.code != "catalog-damaged":
+            raise
+        replace_damaged(home.index)
+        return _rebuild(home, is_alive)
+
+
+def _rebuild(home: Home, is_alive: IsAlive) -> int:
+    with open_catalog(home) as catalog:
+        with catalog.write() as connection:
+            storing.forget_all(connection)
+        refresh(home, catalog, is_alive=is_alive)
+        with catalog.read() as connection:
+            return storing.count_runs(connection)[0]
+
+
+class Indexer:
+    """Keeps one run's rows fresh while it goes on. Never raises: a training does not end for a catalog.
+
+    `problem` says what is wrong with the catalog, or is None.
+    """
+
+    def __init__(
+        self,
+        home: Home,
+        run_id: str,
+        *,
+        is_alive: IsAlive = process_is_alive,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self.problem: str | None = None
+        self._home = home
+        self._run_id = run_id
+        self._is_alive = is_alive
+        self._clock = clock
+        self._catalog: Catalog | None = None
+        self._index: RunIndex | None = None
+        self._due = -float("inf")
+
+    def tick(self) -> None:
+        """Catch up with the run's records if the last time was a second ago or longer."""
+        now = self._clock()
+        if now >= self._due:
+            self._catch_up()
+            # From now on, so that a slow catalog takes a bounded share of the caller's time.
+            self._due = max(now + _TICK_S, now + 10 * (self._clock() - now))
+
+    def close(self) -> None:
+        """Catch up for the last time and close the catalog."""
+        self._catch_up()
+        self._close_catalog()
+
+    def _catch_up(self) -> None:
+        try:
+            if self._catalog is not None and not self._catalog.is_current():
+                self._close_catalog()
+            if self._catalog is None:
+                self._catalog = open_catalog(self._home, busy_timeout_s=_TICK_TIMEOUT_S)
+            if self._index is None:
+                self._index = RunIndex(self._home, self._run_id, self._is_alive)
+            self._index.catch_up(self._catalog)
+            self.problem = None
+        except Exception as error:  # noqa: BLE001 - the catalog is only an index of what is recorded anyway
+            if self.problem is None:
+                _log.warning("the catalog falls behind the records: %s", error)
+            self.problem = error.what if isinstance(error, ScalarError) else repr(error)
+            # What was read and not stored is read again.
+            self._index = None
+
+    def _close_catalog(self) -> None:
+        if self._catalog is not None:
+            self._catalog.close()
+        self._catalog = self._index = None
+
+
+def _list_runs(home: Home) -> list[str] | None:
+    """Return the names of the run folders; None where they cannot be listed, which says nothing of them."""
+    try:
+        with os.scandir(home.runs) as entries:
+            return sorted(each.name for each in entries if not each.name.startswith(".") and each.is_dir())
+    except OSError:
+        return None
+
+
+def _refresh_run(
+    home: Home,
+    catalog: Catalog,
+    run_id: str,
+    state: RunState | None,
+    is_alive: IsAlive,
+    clock_ns: Callable[[], int],
+) -> None:
+    folder = home.run(run_id)
+    mtime_ns = _mtime_ns(folder.records)
+    if state is not None and state.settled_mtime_ns is not None and state.settled_mtime_ns == mtime_ns:
+        return
+    if state is None or _needs_look(catalog, home, run_id, state, is_alive):
+        RunIndex(home, run_id, is_alive).catch_up(catalog)
+        return
+    if not Status(state.status).ended or mtime_ns is None:
+        return
+    newest_ns = max((each[1] for each in scan_records(folder).values()), default=0)
+    if clock_ns() - max(newest_ns, mtime_ns) > _SETTLES_AFTER_NS:
+        with catalog.write() as connection:
+            storing.mark_settled(connection, run_id, mtime_ns)
+
+
+def _needs_look(catalog: Catalog, home: Home, run_id: str, state: RunState, is_alive: IsAlive) -> bool:
+    """Tell whether a run's files are not as they were when they were read, or its owner has died."""
+    with catalog.read() as connection:
+        known = storing.load_file_times(connection, run_id)
+    if scan_records(home.run(run_id)) != known:
+        return True
+    return bool(state.status == Status.RUNNING and state.owner and not is_alive(state.owner))
+
+
+def _forget_missing(catalog: Catalog, states: dict[str, RunState], present: set[str]) -> None:
+    gone = [each for each, state in states.items() if not state.deleted and each not in present]
+    if gone:
+        with catalog.write() as connection:
+            for each in gone:
+                storing.forget_run(connection, each)
+
+
+def _mtime_ns(path: Path) -> int | None:
+    try:
+        return path.stat().st_mtime_ns
+    except OSError:
+        return None

@@ -1,0 +1,1 @@
+"""How records become the catalog's rows: readings of files, and the summary of a run, both pure."""

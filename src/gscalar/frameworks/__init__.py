@@ -1,0 +1,1 @@
+"""Adapters to training frameworks; each is imported only when its objects are seen."""

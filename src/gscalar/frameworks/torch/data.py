@@ -1,0 +1,236 @@
+"""The user's map-style data loader, taken as it is and sharded over ranks.
+
+The loader's data set, batch size (per worker), collate function, data workers and pinning are kept.
+Its sampler is replaced by the run's global order, which is a counter and so can be resumed anywhere;
+a sampler of the user's own is listed once an epoch and dealt from that list. Each batch is fetched
+under random numbers seeded by the batch itself.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable, Generator, Iterator, Sequence
+from dataclasses import dataclass
+from functools import partial
+from typing import Any
+
+import torch
+from torch.utils.data import (
+    BatchSampler,
+    DataLoader,
+    DistributedSampler,
+    IterableDataset,
+    RandomSampler,
+    SequentialSampler,
+)
+
+from gscalar.frameworks.torch.randomness import drawing
+from gscalar.runtime.cursor import Cursor, MicroBatch, Order, eval_shard, order_digest
+from gscalar.runtime.framework import Batch
+from gscalar.runtime.launch import Launch
+
+
+def is_loader(data: Any) -> bool:
+    """Whether this is a data loader of torch (or torchdata) over a map-style data set."""
+    parts = ("dataset", "batch_sampler", "collate_fn", "num_workers")
+    return all(hasattr(data, part) for part in parts) and not isinstance(data.dataset, IterableDataset)
+
+
+@dataclass(frozen=True, slots=True)
+class _Request:
+    """What the data set is asked for: the indices of one batch, and the seed of its random numbers."""
+
+    indices: tuple[int, ...]
+    draw: int
+
+
+class _SeededFetch:
+    """The data set as a loader sees it: fetches and collates a whole batch under the batch's seed."""
+
+    def __init__(self, dataset: Any, collate: Callable[[Any], Any], batched: bool) -> None:
+        self._dataset = dataset
+        self._collate = collate
+        self._batched = batched
+
+    def __len__(self) -> int:
+        return len(self._dataset)
+
+    def __getitem__(self, index: int) -> Any:
+        return self._dataset[index]
+
+    def __getitems__(self, request: _Request) -> Any:
+        with drawing(request.draw):
+            if not self._batched:
+                return self._collate(self._dataset[request.indices[0]])
+            many = getattr(self._dataset, "__getitems__", None)
+            samples = many(list(request.indices)) if many else [self._dataset[index] for index in request.indices]
+            return self._collate(samples)
+
+
+def _as_it_is(batch: Any) -> Any:
+    return batch
+
+
+class LoaderFeed:
+    """A map-style loader, fed in the run's order."""
+
+    def __init__(self, loader: Any, launch: Launch, seed: int, device: torch.device) -> None:
+        self._loader = loader
+        self._launch = launch
+        self._seed = seed
+        self._device = device
+        self._lists = _user_batches(loader, seed)
+        self._batched = loader.batch_size is not None or self._lists is not None
+        # Without automatic batching the data set yields whole batches, of a size only they know.
+        self._per_item = self._lists is not None or not self._batched
+        self._order = self._make_order()
+
+    @property
+    def batches_per_epoch(self) -> int | None:
+        """Micro-batches of an epoch, the same on every rank."""
+        return self._order.batches_per_epoch
+
+    def batches(self, cursor: Cursor, data_state: Any, accumulate: int) -> Generator[Batch, None, None]:
+        """Yield this rank's micro-batches from the cursor on, without end."""
+        waiting: deque[tuple[MicroBatch, int | None]] = deque()
+
+        def requests() -> Iterator[_Request]:
+            epoch = cursor.epoch
+            for micro, group_samples in self._steps(cursor, accumulate):
+                waiting.append((micro, group_samples))
+                yield _Request(self._indices(micro.indices, epoch), micro.draw)
+                epoch = micro.after.epoch
+
+        for value in self._open(requests):
+            micro, group_samples = waiting.popleft()
+            num_samples = micro.num_samples
+            if self._per_item:
+                num_samples = leading_size(value) if micro.num_samples else 0
+            yield Batch(to_device(value, self._device), num_samples, group_samples, micro.after, micro.ends_epoch)
+
+    def evaluation(self) -> Iterator[Any]:
+        """Yield this rank's batches of one pass in order; every sample is met once over all ranks."""
+        size = len(self._lists(0)) if self._lists is not None else len(self._loader.dataset)
+        per_batch = 1 if self._per_item else self._loader.batch_size
+        shares = eval_shard(size, per_batch, self._launch.world, self._launch.rank)
+        requests = [_Request(self._indices(share, 0), self._seed + share[0]) for share in shares]
+        for value in self._open(lambda: iter(requests)):
+            yield to_device(value, self._device)
+
+    def digest(self, cursor: Cursor) -> str:
+        """Return the digest of the order up to the cursor."""
+        return order_digest(self._order, cursor)
+
+    def _steps(self, cursor: Cursor, accumulate: int) -> Iterator[tuple[MicroBatch, int | None]]:
+        """Yield micro-batches, each with the samples of all ranks in its whole optimizer step."""
+        step: list[MicroBatch] = []
+        for micro in self._order.micro_batches(cursor):
+            step.append(micro)
+            if len(step) == accumulate or micro.ends_epoch:
+                total = None if self._per_item else sum(item.num_global for item in step)
+                yield from ((item, total) for item in step)
+                step = []
+
+    def _indices(self, indices: tuple[int, ...], epoch: int) -> tuple[int, ...]:
+        return tuple(self._lists(epoch)[indices[0]]) if self._lists is not None else indices
+
+    def _open(self, requests: Callable[[], Iterator[_Request]]) -> Iterator[Any]:
+        """Return an iterator of the user's loader with our requests in the place of its sampler."""
+        loader = self._loader
+        options: dict[str, Any] = {"num_workers": loader.num_workers, "pin_memory": loader.pin_memory}
+        if loader.num_workers > 0:
+            options |= {
+                "timeout": loader.timeout,
+                "worker_init_fn": loader.worker_init_fn,
+                "multiprocessing_context": loader.multiprocessing_context,
+                "prefetch_factor": loader.prefetch_factor,
+            }
+        return iter(
+            DataLoader(
+                _SeededFetch(loader.dataset, loader.collate_fn, self._batched),  # type: ignore[arg-type]  # duck-typed
+                batch_sampler=_Requests(requests),  # type: ignore[arg-type]  # yields requests, not indices
+                collate_fn=_as_it_is,
+                # Else every pass would draw a seed from the training's own random numbers.
+                generator=torch.Generator().manual_seed(self._seed),
+                **options,
+            )
+        )
+
+    def _make_order(self) -> Order:
+        loader, lists = self._loader, self._lists
+        order = partial(Order, world=self._launch.world, rank=self._launch.rank, seed=self._seed)
+        if lists is not None:
+            return order(size=len(lists(0)), batch_size=1, shuffle=False, listed=lambda epoch: range(len(lists(epoch))))
+        sampler = loader.sampler
+        size = len(loader.dataset)
+        order = partial(order, batch_size=loader.batch_size or 1, drop_last=bool(loader.drop_last))
+        if isinstance(sampler, RandomSampler) and not sampler.replacement and sampler.num_samples == size:
+            return order(size=size, shuffle=True)
+        if isinstance(sampler, SequentialSampler):
+            return order(size=size, shuffle=False)
+        if isinstance(sampler, DistributedSampler):  # a script that sharded by itself before
+            return order(size=size, shuffle=sampler.shuffle)
+        listed = _Listing(sampler, self._seed)
+        return order(size=len(listed(0)), shuffle=False, listed=listed)
+
+
+class _Requests:
+    """A batch sampler for torch's loader. Iterated in the training process, ahead of the batches."""
+
+    def __init__(self, make: Callable[[], Iterator[_Request]]) -> None:
+        self._make = make
+
+    def __iter__(self) -> Iterator[_Request]:
+        return self._make()
+
+
+class _Listing:
+    """A sampler of the user's, as a pure function of the epoch."""
+
+    def __init__(self, sampler: Any, seed: int) -> None:
+        self._sampler = sampler
+        self._seed = seed
+        self._known: tuple[int, list[Any]] | None = None
+
+    def __call__(self, epoch: int) -> list[Any]:
+        if self._known is None or self._known[0] != epoch:
+            seed = (self._seed * 1_000_003 + epoch) % 2**63
+            sampler: Any
+            for sampler in (self._sampler, getattr(self._sampler, "sampler", None)):
+                if getattr(sampler, "generator", None) is not None:
+                    sampler.generator.manual_seed(seed)
+                if hasattr(sampler, "set_epoch"):
+                    sampler.set_epoch(epoch)
+            with drawing(seed):
+                self._known = (epoch, list(self._sampler))
+        return self._known[1]
+
+
+def _user_batches(loader: Any, seed: int) -> Callable[[int], Sequence[Sequence[int]]] | None:
+    """Return the batches of an epoch where the user gave a batch sampler, else None."""
+    sampler = loader.batch_sampler
+    own = sampler is not None and (loader.batch_size is None or type(sampler) is not BatchSampler)
+    return _Listing(sampler, seed) if own else None
+
+
+def leading_size(value: Any) -> int:
+    """Return the number of samples of a batch: the first dim of its first tensor, or 1."""
+    if isinstance(value, torch.Tensor):
+        return value.shape[0] if value.ndim else 1
+    items = value.values() if isinstance(value, dict) else value if isinstance(value, list | tuple) else ()
+    return next((leading_size(item) for item in items), 1)
+
+
+def to_device(value: Any, device: torch.device) -> Any:
+    """Return the batch with its tensors on the device; on the CPU it is returned as it is."""
+    if device.type == "cpu":
+        return value
+    if hasattr(value, "to"):
+        return value.to(device, non_blocking=True)
+    if isinstance(value, tuple) and hasattr(value, "_fields"):
+        return type(value)(*(to_device(item, device) for item in value))
+    if isinstance(value, list | tuple):
+        return type(value)(to_device(item, device) for item in value)
+    if isinstance(value, dict):
+        return type(value)((name, to_device(item, device)) for name, item in value.items())
+    return value

@@ -1,0 +1,241 @@
+"""What a record file holds: the events of one process, in the order they happened.
+
+Every event is an array on disk (msgpack, tag first), so a frame stays small; a new field goes to
+the end with a default, and a field is never removed or reused. Times are wall-clock nanoseconds
+since 1970 (`time_ns`) of the writing host. `step` counts optimizer steps that are done: the first
+update makes it 1, and what is logged before it has step 0.
+"""
+
+from __future__ import annotations
+
+from typing import Any, Final
+
+import msgspec
+
+RECORD_VERSION: Final = 1
+
+
+class Event(msgspec.Struct, frozen=True, array_like=True, tag=True):
+    """The base of all events; the tag on disk is given by each class."""
+
+
+class Header(Event, frozen=True, tag="H"):
+    """The first event of every record file: who writes it."""
+
+    version: int
+    run: str
+    attempt: int
+    rank: int  # -1 for the supervisor and for edits
+    world: int
+    writer: str  # worker | supervisor | edit
+    host: str
+    pid: int
+    pid_start: float  # psutil's create_time, so that a reused pid is not taken for the writer
+    time_ns: int
+    gscalar: str  # version of the package
+
+
+class Names(Event, frozen=True, tag="N"):
+    """The metric names that later `Points` with this id carry, in order."""
+
+    names_id: int
+    names: tuple[str, ...]
+
+
+class Points(Event, frozen=True, tag="P"):
+    """The values of one `log` call: little-endian float64, one for each name."""
+
+    step: int
+    time_ns: int
+    names_id: int
+    values: bytes
+
+
+class Step(Event, frozen=True, tag="S"):
+    """One optimizer step that is done on this rank. `tokens` and `samples` are of all ranks."""
+
+    step: int
+    time_ns: int
+    duration_s: float
+    samples: float
+    tokens: float
+    lr: float
+    loss: float  # weighted mean over this rank's micro-steps
+    epoch: int = 0
+    total_steps: int = 0  # 0 where the length of the training is not known
+
+
+class Beat(Event, frozen=True, tag="B"):
+    """The process lives and works: `phase` is init, evaluation, checkpoint, compile, load or log."""
+
+    time_ns: int
+    phase: str
+
+
+class WorkerStarted(Event, frozen=True, tag="W"):
+    """A worker knows its job. `spec` and `origins` are those of a `ResolvedSpec`, as plain dicts."""
+
+    time_ns: int
+    project: str
+    name: str
+    spec: dict[str, Any]
+    origins: dict[str, str]
+    environment: dict[str, Any]
+
+
+class Adopted(Event, frozen=True, tag="A"):
+    """`prepare` has seen model, optimizer and data: facts for people, such as parameter counts."""
+
+    time_ns: int
+    facts: dict[str, Any]
+
+
+class AttemptStarted(Event, frozen=True, tag="AS"):
+    """The supervisor launched a gang (or a script began alone). `from_step` is 0 for a fresh start."""
+
+    attempt: int
+    time_ns: int
+    world: int
+    pids: tuple[int, ...] = ()
+
+
+class Resumed(Event, frozen=True, tag="R"):
+    """The attempt goes on from a checkpoint; later steps of earlier attempts are superseded."""
+
+    time_ns: int
+    step: int
+    path: str
+
+
+class CheckpointSaved(Event, frozen=True, tag="C"):
+    """A checkpoint is durable and committed. `sha256` is the digest of its manifest."""
+
+    time_ns: int
+    step: int
+    path: str  # relative to the run's folder
+    num_bytes: int
+    sha256: str
+    stall_s: float  # how long training waited
+    write_s: float
+
+
+class CheckpointFailed(Event, frozen=True, tag="CF"):
+    """A checkpoint could not be written; the one before stays the latest."""
+
+    time_ns: int
+    step: int
+    reason: str
+
+
+class CheckpointRemoved(Event, frozen=True, tag="CR"):
+    """A checkpoint was pruned, or put aside because it is damaged (`reason` says which)."""
+
+    time_ns: int
+    step: int
+    path: str
+    reason: str
+
+
+class Failure(Event, frozen=True, tag="F"):
+    """An exception left the user's script, or a worker ended in another bad way."""
+
+    time_ns: int
+    rank: int
+    step: int
+    failure_class: str  # user_error | killed | out_of_memory | hung | lost
+    kind: str  # exception type, or signal name
+    message: str
+    traceback: str = ""
+    secondary: bool = False  # a consequence of another rank's failure (a broken collective)
+
+
+class Nonfinite(Event, frozen=True, tag="NF"):
+    """A loss or gradient was NaN or infinite. `name` is the first such parameter, where looked for."""
+
+    time_ns: int
+    step: int
+    rank: int
+    what: str  # loss | gradient
+    name: str = ""
+
+
+class StopRequested(Event, frozen=True, tag="SR"):
+    """Somebody asked for a checkpoint and an end: SIGTERM, Ctrl-C, `gscalar cancel`."""
+
+    time_ns: int
+    reason: str  # preempted | interrupted | cancelled
+    deadline_ns: int
+
+
+class StopAcknowledged(Event, frozen=True, tag="SA"):
+    """The worker has written its checkpoint (or had none to write) and exits resumable (75)."""
+
+    time_ns: int
+    step: int
+
+
+class AttemptEnded(Event, frozen=True, tag="AE"):
+    """An attempt is over. `outcome` is completed, failed, stopped or killed."""
+
+    attempt: int
+    time_ns: int
+    outcome: str
+    failure: dict[str, Any] | None = None  # Failure's fields but time_ns, where there is one
+
+
+class RunEnded(Event, frozen=True, tag="RE"):
+    """The run is over: completed, failed, cancelled or interrupted (resumable)."""
+
+    time_ns: int
+    status: str
+
+
+class Finished(Event, frozen=True, tag="Z"):
+    """The worker's session ended in order. Digests: SHA-256 of final parameters, of the data order."""
+
+    time_ns: int
+    step: int
+    tokens: float
+    samples: float
+    digests: dict[str, str]
+
+
+class Note(Event, frozen=True, tag="T"):
+    """One line for people, shown in the summary: a warning, a fallback, what was dropped."""
+
+    time_ns: int
+    level: str  # info | warning
+    code: str
+    text: str
+
+
+class Dropped(Event, frozen=True, tag="D"):
+    """This many events could not be written before this place (disk full)."""
+
+    time_ns: int
+    count: int
+    reason: str
+
+
+class Edited(Event, frozen=True, tag="E"):
+    """A person changed the run: `tags` set (None removes), `name` changed, or `deleted`."""
+
+    time_ns: int
+    tags: dict[str, str | None] = {}
+    name: str | None = None
+    deleted: bool = False
+
+
+class Seal(Event, frozen=True, tag="X"):
+    """The chain over all bytes before this frame: SHA-256(previous seal's digest || bytes from its frame on)."""
+
+    time_ns: int
+    sha256: bytes
+    reason: str  # checkpoint | close
+
+
+AnyEvent = (
+    Header | Names | Points | Step | Beat | WorkerStarted | Adopted | AttemptStarted | Resumed | CheckpointSaved
+    | CheckpointFailed | CheckpointRemoved | Failure | Nonfinite | StopRequested | StopAcknowledged | AttemptEnded
+    | RunEnded | Finished | Note | Dropped | Edited | Seal
+)  # fmt: skip

@@ -1,0 +1,1 @@
+"""Measuring a training and its machine."""

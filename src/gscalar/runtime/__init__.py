@@ -1,0 +1,1 @@
+"""One worker's life, without any framework."""

@@ -1,0 +1,159 @@
+"""When a checkpoint is taken, and how it gets to the disk without holding the training up.
+
+Training waits only for the copy of what is trained to host memory; a thread then writes, hashes and
+commits it. One write is in flight at a time: a second one waits for it, so a slow disk shows as
+stall and never as growing memory. In this design rank 0 writes what all ranks share, and the random
+states (and positions in iterable data) of all ranks, which it gathers as one blob a rank.
+"""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from gscalar.model.events import Beat, CheckpointFailed, CheckpointRemoved, CheckpointSaved
+from gscalar.model.sink import Sink
+from gscalar.model.spec import CheckpointPolicy
+from gscalar.runtime.framework import Snapshot
+from gscalar.state.checkpoints import (
+    find_loadable,
+    prune_checkpoints,
+    read_values,
+    save_checkpoint,
+    write_values,
+)
+
+ARRAYS = "arrays"
+RANKS = "ranks"
+
+
+@dataclass(frozen=True, slots=True)
+class Restored:
+    """What a checkpoint holds. `ranks[rank]` is the blob of that rank."""
+
+    step: int
+    path: Path
+    snapshot: Snapshot
+    run_state: dict[str, Any]
+    ranks: list[bytes]
+
+
+class Checkpointer:
+    """Decides when a checkpoint is due and writes it; owns the writing thread."""
+
+    def __init__(
+        self,
+        folder: Path,
+        policy: CheckpointPolicy,
+        sink: Sink,
+        *,
+        facts: dict[str, Any],
+        write_arrays: Callable[[Path, dict[str, Any]], None],
+        read_arrays: Callable[[Path], dict[str, Any]],
+    ) -> None:
+        self.folder = folder
+        self._policy = policy
+        self._sink = sink
+        self._facts = facts
+        self._write_arrays = write_arrays
+        self._read_arrays = read_arrays
+        self._writer: threading.Thread | None = None
+        self._last_s = time.monotonic()
+        self._last_step = -1
+
+    def due_by_time(self) -> bool:
+        """Whether the clock asks for one (rank 0's answer counts for all ranks)."""
+        every_s = self._policy.every_s
+        return every_s is not None and time.monotonic() - self._last_s >= every_s
+
+    def due_by_step(self, step: int) -> bool:
+        """Whether the plan asks for one after this step."""
+        every = self._policy.every_steps
+        return every is not None and step % every == 0
+
+    @property
+    def wanted_at_end(self) -> bool:
+        """Whether the end of training writes one."""
+        return self._policy.every_s is not None or self._policy.every_steps is not None
+
+    def is_saved(self, step: int) -> bool:
+        """Whether the last checkpoint taken is of this step."""
+        return self._last_step == step
+
+    def save(
+        self, step: int, snapshot: Snapshot, run_state: dict[str, Any], ranks: list[bytes], began_s: float
+    ) -> None:
+        """Write the snapshot in the background. `began_s` is when training began to wait (monotonic)."""
+        self.wait()
+        self._last_s = time.monotonic()
+        self._last_step = step
+        stall_s = self._last_s - began_s
+        values = {"run": run_state, "trainee": snapshot.values}
+        work = (step, snapshot.arrays, values, ranks, stall_s)
+        self._writer = threading.Thread(target=self._write, args=work, name="gscalar-checkpoint", daemon=True)
+        self._writer.start()
+
+    def skip(self, step: int) -> None:
+        """Note that rank 0 writes this step's checkpoint."""
+        self._last_s = time.monotonic()
+        self._last_step = step
+
+    def wait(self) -> None:
+        """Wait until what was begun is durable."""
+        if self._writer is not None:
+            self._writer.join()
+            self._writer = None
+
+    def newest(self) -> tuple[Path | None, list[tuple[Path, str]]]:
+        """Return the newest checkpoint whose checksums hold, and the damaged ones that were passed over."""
+        loadable = find_loadable(self.folder)
+        return (loadable.found.path if loadable.found else None), list(loadable.damaged)
+
+    def load(self, name: str) -> Restored:
+        """Return what a verified checkpoint holds."""
+        path = self.folder / name
+        values = read_values(path)
+        ranks = [file.read_bytes() for file in sorted((path / RANKS).iterdir())]
+        snapshot = Snapshot(arrays=self._read_arrays(path / ARRAYS), values=values["trainee"])
+        restored = Restored(values["run"]["step"], path, snapshot, values["run"], ranks)
+        self._last_step = restored.step
+        return restored
+
+    def _write(
+        self, step: int, arrays: dict[str, Any], values: dict[str, Any], ranks: list[bytes], stall_s: float
+    ) -> None:
+        began = time.monotonic()
+        self._sink.emit(Beat(time.time_ns(), "checkpoint"))
+
+        def fill(draft: Path) -> None:
+            self._write_arrays(draft / ARRAYS, arrays)
+            write_values(draft, values)
+            (draft / RANKS).mkdir()
+            for rank, blob in enumerate(ranks):
+                (draft / RANKS / f"rank-{rank:05d}").write_bytes(blob)
+
+        try:
+            saved = save_checkpoint(self.folder, step, self._facts, fill)
+        except Exception as error:  # noqa: BLE001 - a thread's border: a full disk must not end the training
+            self._sink.emit(CheckpointFailed(time.time_ns(), step, f"{type(error).__name__}: {error}"))
+            return
+        name = f"{self.folder.name}/{saved.path.name}"
+        write_s = time.monotonic() - began
+        event = CheckpointSaved(time.time_ns(), step, name, saved.num_bytes, saved.sha256, stall_s, write_s)
+        self._sink.emit(event)
+        self._sink.seal("checkpoint")
+        self._prune()
+
+    def _prune(self) -> None:
+        try:
+            removed = prune_checkpoints(self.folder, self._policy.keep)
+        except OSError as error:
+            self._sink.emit(CheckpointFailed(time.time_ns(), self._last_step, f"pruning failed: {error}"))
+            return
+        for path in removed:
+            step = int(path.name.removeprefix("step-").partition(".")[0])
+            self._sink.emit(CheckpointRemoved(time.time_ns(), step, f"{self.folder.name}/{path.name}", "pruned"))

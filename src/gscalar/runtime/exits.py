@@ -1,0 +1,77 @@
+"""How a worker's process ends, seen from inside: exceptions, SIGTERM, Ctrl-C, the interpreter's end.
+
+SIGTERM only raises a flag while a training loop is running; the loop acts on it at the next step
+border, where all ranks can. A second SIGTERM, or one outside a loop, ends the process as it always
+would, so that nobody is trapped in a script that never reaches a border.
+"""
+
+from __future__ import annotations
+
+import atexit
+import signal
+import sys
+import threading
+from collections.abc import Callable
+from types import FrameType, TracebackType
+
+ExceptHook = Callable[[type[BaseException], BaseException, TracebackType | None], object]
+
+
+class ExitWatch:
+    """Owns the process's exception hook, SIGTERM handler and exit hook while a run is open."""
+
+    def __init__(self, *, on_failure: Callable[[BaseException], None], on_exit: Callable[[int], None]) -> None:
+        self.stop_requested = False
+        self.in_loop = False
+        self._on_failure = on_failure
+        self._on_exit = on_exit
+        self._exit_code = 0
+        self._installed = False
+        self._previous_hook: ExceptHook = sys.excepthook
+        self._previous_exit = sys.exit
+        self._previous_signal: signal.Handlers | Callable[[int, FrameType | None], object] | int | None = None
+
+    def install(self) -> None:
+        """Take the hooks; signals only from the main thread, where Python allows it."""
+        self._installed = True
+        self._previous_hook = sys.excepthook
+        sys.excepthook = self._excepthook
+        # Python tells an exit hook nothing of the exit code, and a script that says sys.exit(1)
+        # must not be recorded as completed.
+        self._previous_exit = sys.exit
+        sys.exit = self._exit  # type: ignore[assignment]  # the same signature, typed NoReturn there
+        atexit.register(self._at_exit)
+        if threading.current_thread() is threading.main_thread():
+            self._previous_signal = signal.signal(signal.SIGTERM, self._on_sigterm)
+
+    def remove(self) -> None:
+        """Give the hooks back. Safe to call twice."""
+        if not self._installed:
+            return
+        self._installed = False
+        if sys.excepthook == self._excepthook:
+            sys.excepthook = self._previous_hook
+        if sys.exit == self._exit:
+            sys.exit = self._previous_exit
+        atexit.unregister(self._at_exit)
+        if threading.current_thread() is threading.main_thread() and self._previous_signal is not None:
+            signal.signal(signal.SIGTERM, self._previous_signal)
+
+    def _excepthook(self, kind: type[BaseException], error: BaseException, trace: TracebackType | None) -> None:
+        self._on_failure(error)
+        self._previous_hook(kind, error, trace)
+
+    def _exit(self, code: object = None, /) -> None:
+        self._exit_code = 0 if code is None else code if isinstance(code, int) else 1
+        self._previous_exit(code)  # type: ignore[arg-type]  # whatever the script gave
+
+    def _at_exit(self) -> None:
+        self._on_exit(self._exit_code)
+
+    def _on_sigterm(self, signum: int, frame: FrameType | None) -> None:
+        first = not self.stop_requested
+        self.stop_requested = True
+        if first and callable(self._previous_signal):
+            self._previous_signal(signum, frame)
+        if not first or not self.in_loop:
+            raise SystemExit(128 + signum)

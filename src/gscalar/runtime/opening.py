@@ -1,0 +1,134 @@
+"""How a run is opened: who am I, what is the job, where does the record go.
+
+Launched by `gscalar run`, the job's file says everything and its values win over the script's.
+Under torchrun, srun, mpirun or JobSet all ranks derive the same run id from the launch, without
+talking. Alone, a script is a world of one with a new run (or goes on with the one that
+GSCALAR_RUN_ID names).
+"""
+
+from __future__ import annotations
+
+import importlib.metadata
+import json
+import os
+import socket
+import sys
+import time
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import psutil
+
+from gscalar.base.canonical import json_text
+from gscalar.base.ids import new_id
+from gscalar.model.events import RECORD_VERSION, AttemptStarted, Header, WorkerStarted
+from gscalar.model.parsing import from_plain, load_environment, merge_script_arguments, to_plain
+from gscalar.model.spec import ResolvedSpec
+from gscalar.observation.environment import capture_environment
+from gscalar.runtime.launch import Launch, read_launch, run_id_of
+from gscalar.state.files import write_atomic
+from gscalar.state.home import RunFolder, open_home
+from gscalar.state.records import RecordWriter
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Opened:
+    """A run that is open for this worker."""
+
+    run_id: str
+    launch: Launch
+    folder: RunFolder
+    resolved: ResolvedSpec
+    name: str
+    writer: RecordWriter
+    attempt: int
+    supervised: bool
+
+
+def open_worker(arguments: Mapping[str, Any], home_argument: str | os.PathLike[str] | None) -> Opened:
+    """Return the opened run of this process. `arguments` are those of `init` that were given.
+
+    Raises:
+        EnvironmentProblem: `home-not-writable`, `launcher-unclear`.
+        UserError: an argument that no spec would take.
+    """
+    launch = read_launch(os.environ)
+    supervised = launch.launcher == "gscalar"
+    home = open_home(launch.home or home_argument)
+    job = _read_job(launch.job_file)
+    known = ResolvedSpec(spec=from_plain(job["spec"]), origins=job["origins"]) if job else load_environment(os.environ)
+    resolved = merge_script_arguments(known, arguments)
+    run_id, attempt = _identify(launch, home.runs)
+    folder = home.run(run_id)
+    folder.create()
+    name = resolved.spec.name or (job["name"] if job else Path(sys.argv[0] or "python").stem)
+    if job is None and launch.rank == 0 and not folder.job_file.exists():
+        _write_job(folder, run_id, name, resolved)
+    header = Header(
+        version=RECORD_VERSION,
+        run=run_id,
+        attempt=attempt,
+        rank=launch.rank,
+        world=launch.world,
+        writer="worker",
+        host=socket.gethostname(),
+        pid=os.getpid(),
+        pid_start=psutil.Process().create_time(),
+        time_ns=time.time_ns(),
+        gscalar=importlib.metadata.version("gscalar"),
+    )
+    writer = RecordWriter(folder.worker_record(attempt, launch.rank), header)
+    spec = to_plain(resolved.spec)
+    environment = capture_environment(os.environ, Path.cwd(), sys.argv)
+    if not supervised and launch.rank == 0:
+        writer.emit(AttemptStarted(attempt, time.time_ns(), launch.world, (os.getpid(),)))
+    started = WorkerStarted(time.time_ns(), resolved.spec.project, name, spec, dict(resolved.origins), environment)
+    writer.emit(started)
+    return Opened(
+        run_id=run_id,
+        launch=launch,
+        folder=folder,
+        resolved=resolved,
+        name=name,
+        writer=writer,
+        attempt=attempt,
+        supervised=supervised,
+    )
+
+
+def _read_job(path: Path | None) -> dict[str, Any] | None:
+    if path is None:
+        return None
+    job: dict[str, Any] = json.loads(path.read_bytes())
+    return job
+
+
+def _identify(launch: Launch, runs: Path) -> tuple[str, int]:
+    if launch.launcher == "gscalar":
+        assert launch.run_id is not None
+        return launch.run_id, launch.attempt
+    if launch.world > 1:
+        return launch.run_id or run_id_of(launch.identity), launch.attempt
+    run_id = launch.run_id or new_id(time.time_ns(), os.urandom(16))
+    # A script alone that names its run goes on with it: the next attempt is the first unused one.
+    attempt = launch.attempt
+    while RunFolder(runs / run_id).worker_record(attempt, 0).exists():
+        attempt += 1
+    return run_id, attempt
+
+
+def _write_job(folder: RunFolder, run_id: str, name: str, resolved: ResolvedSpec) -> None:
+    spec = to_plain(resolved.spec)
+    if not spec["command"]:
+        spec["command"] = [sys.executable, *sys.argv]
+    job = {
+        "run": run_id,
+        "project": resolved.spec.project,
+        "name": name,
+        "created_ns": time.time_ns(),
+        "spec": spec,
+        "origins": dict(resolved.origins),
+    }
+    write_atomic(folder.job_file, json_text(job).encode())

@@ -1,0 +1,411 @@
+"""The run that a script holds: `gscalar.init` returns a `Run`.
+
+The script keeps its loop. The run shards and counts the data, weighs and exchanges gradients,
+records every step, writes checkpoints at step borders and continues from them. A checkpoint is
+taken when the loop asks for the next batch, not inside `step`: what the script does after a step
+(evaluation, logging) then lies before the checkpoint and is neither lost nor done twice.
+"""
+
+from __future__ import annotations
+
+import math
+import os
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import Any
+
+from gscalar.base.errors import TrainingError, UserError
+from gscalar.model.events import Adopted, StopAcknowledged
+from gscalar.model.status import Exit
+from gscalar.runtime.checkpointing import Checkpointer
+from gscalar.runtime.closing import RunEnd
+from gscalar.runtime.config import bind_config, config_defaults
+from gscalar.runtime.cursor import Cursor
+from gscalar.runtime.exits import ExitWatch
+from gscalar.runtime.feeding import Extent, Fed, Feeds
+from gscalar.runtime.framework import Framework, Group, Trainee
+from gscalar.runtime.opening import Opened, open_worker
+from gscalar.runtime.recording import Recording
+from gscalar.runtime.saving import Saving
+from gscalar.runtime.schedules import factor
+from gscalar.runtime.state import RunState
+from gscalar.runtime.stepping import Agreement, StepEngine
+
+Compose = Callable[[Sequence[Any]], Framework]
+
+
+class _Training:
+    """What exists once models and optimizers are adopted."""
+
+    def __init__(self, trainee: Trainee, group: Group, engine: StepEngine, saving: Saving) -> None:
+        self.trainee = trainee
+        self.group = group
+        self.engine = engine
+        self.saving = saving
+        self.agreement: Agreement | None = None  # of the step that is done, until its border is crossed
+        self.scale = 1.0
+
+
+class Run:
+    """One training, seen from one worker. Made by `gscalar.init`."""
+
+    def __init__(self, opened: Opened, config: Any, compose: Compose) -> None:
+        self.id = opened.run_id
+        self.name = opened.name
+        self.project = opened.resolved.spec.project
+        self.rank = opened.launch.rank
+        self.world = opened.launch.world
+        self.seed = opened.resolved.spec.seed
+        self.config = bind_config(config, opened.resolved.spec.config)
+        self.state = RunState()
+        self._opened = opened
+        self._spec = opened.resolved.spec
+        self._compose = compose
+        self._recording = Recording(opened.writer, self.rank)
+        self._feeds = Feeds(opened.launch, self.seed, self._spec.plan.accumulate)
+        self._framework: Framework | None = None
+        self._group: Group | None = None
+        self._training: _Training | None = None
+        self._total_steps: int | None = None
+        self._began_s: float | None = None
+        self._checkpoint_asked = False
+        self._end = RunEnd(opened)
+        self._exits = ExitWatch(on_failure=self._failed, on_exit=self._at_exit)
+        self._exits.install()
+
+    def prepare(self, *objects: Any) -> Any:
+        """Return the objects ready for training, in the order given (one object: itself).
+
+        Models are moved to this worker's device and exchange gradients from now on; their classes
+        and `state_dict` keys stay as they are. Where the run continues, models, optimizers and
+        schedules have their checkpoint's state on return. Data objects are returned unchanged.
+
+        Raises:
+            UserError: `unsupported-object`, `schedule-twice`, `prepare-twice`.
+            Retryable: `rendezvous-failed`.
+        """
+        is_data = self._framework_for(objects).tools().is_data
+        trained = [item for item in objects if not is_data(item)]
+        adopted = iter(self._adopt(trained).objects if trained else ())
+        ready = tuple(item if is_data(item) else next(adopted) for item in objects)
+        return ready[0] if len(ready) == 1 else ready
+
+    def _adopt(self, objects: list[Any]) -> Trainee:
+        if self._training is not None:
+            raise UserError(
+                code="prepare-twice",
+                what="run.prepare was given models or optimizers a second time.",
+                next_step="Give all models, optimizers and schedules in one call of run.prepare(...).",
+            )
+        framework, group, spec = self._framework_for(objects), self._connected(), self._spec
+        tools, recording = framework.tools(), self._recording
+        recording.beat("prepare", now=True)
+        trainee, facts = framework.adopt(objects, spec.plan, self._opened.launch)
+        recording.emit(Adopted(time.time_ns(), dict(facts)))
+        engine = StepEngine(
+            trainee,
+            group,
+            world=self.world,
+            accumulate=spec.plan.accumulate,
+            clip_norm=spec.plan.clip_norm,
+            scalar=tools.scalar,
+            check_every_loss=spec.on_nonfinite == "stop",
+        )
+        engine.expect(None)
+        checkpointer = Checkpointer(
+            self._opened.folder.checkpoints,
+            spec.checkpoint,
+            recording.writer,
+            facts={"run": self.id, "attempt": self._opened.attempt, "world": self.world},
+            write_arrays=tools.write_arrays,
+            read_arrays=tools.read_arrays,
+        )
+        saving = Saving(checkpointer, trainee, group, tools, recording, self.rank)
+        saving.restore(self.state)
+        self._training = _Training(trainee, group, engine, saving)
+        recording.beat("prepare", now=True)
+        return trainee
+
+    def batches(
+        self, data: Any, *, epochs: int | None = None, steps: int | None = None, sharded: bool = False
+    ) -> Iterator[Any]:
+        """Yield this worker's micro-batches, from where the run stands.
+
+        Ends when `epochs` passes over the data or `steps` optimizer steps are done, counted from the
+        start of the run and not of the attempt. Without both it is one more pass. The data object's
+        batch size is per worker; its order, if it shuffles, follows from the run's seed alone.
+        `sharded` says that an iterable already yields only this rank's share.
+
+        Raises:
+            TrainingError: `data-too-small`.
+        """
+        training = self._trained("batches")
+        fed = self._feeds.of(data, self._framework_for((data,)), sharded)
+        extent = self._feeds.extend(fed, epochs, steps)
+        self._total_steps = extent.total_steps
+        return self._loop(training, fed, extent)
+
+    def _loop(self, training: _Training, fed: Fed, extent: Extent) -> Iterator[Any]:
+        state, saving = self.state, training.saving
+        cursor = state.cursors.setdefault(fed.name, Cursor())
+        saving.ready_random(state, self.seed, self.rank, self._spec.deterministic)
+        source = fed.feed.batches(cursor, state.data_states.get(fed.name), self._spec.plan.accumulate)
+        self._exits.in_loop = True
+        try:
+            while True:
+                self._cross_border(training)
+                if extent.steps is not None and state.step >= extent.steps:
+                    break
+                if extent.epochs is not None and state.cursors[fed.name].epoch >= extent.epochs:
+                    break
+                if self._began_s is None:
+                    self._began_s = time.perf_counter()
+                batch = next(source)
+                training.engine.expect(batch)
+                try:
+                    yield batch.value
+                finally:
+                    state.cursors[fed.name] = batch.after
+                    if batch.data_state is not None:
+                        state.data_states[fed.name] = batch.data_state
+            if saving.checkpointer.wanted_at_end:
+                saving.save(state)
+        finally:
+            self._exits.in_loop = False
+            source.close()
+            # Once the interpreter shuts down no thread pool takes work, and the writer needs one.
+            saving.checkpointer.wait()
+
+    def eval_batches(self, data: Any, *, sharded: bool = False) -> Iterator[Any]:
+        """Yield this worker's share of one pass: every sample is met once over all ranks, in order.
+
+        Ranks may get different numbers of batches; no collective runs inside, and the training's
+        random numbers are not touched by the data. Put models in evaluation mode as usual.
+        """
+        fed = self._feeds.of(data, self._framework_for((data,)), sharded)
+        trainee = self._training.trainee if self._training is not None else None
+        for batch in fed.feed.evaluation():
+            self._recording.beat("evaluation")
+            if trainee is not None:
+                trainee.evaluate(True)
+            try:
+                yield batch
+            finally:
+                if trainee is not None:
+                    trainee.evaluate(False)
+
+    def step(self, loss: Any, *, weight: float | None = None, tokens: float | None = None) -> bool:
+        """Take one micro-step; return True when the optimizer moved.
+
+        `loss` is the mean over the micro-batch. `weight` is what the micro-batch counts in the mean
+        over the global batch: by default its number of samples; give the number of tokens where the
+        loss is a mean over tokens. `tokens` are counted for throughput only.
+
+        Raises:
+            TrainingError: `nonfinite`, where `on_nonfinite` is `stop`.
+        """
+        engine = self._trained("step").engine
+        self.backward(loss, weight=weight, tokens=tokens)
+        if not engine.at_border:
+            engine.expect(None)
+            return False
+        self.sync()
+        self.update()
+        return True
+
+    def backward(self, loss: Any, *, weight: float | None = None, tokens: float | None = None) -> None:
+        """Add the gradient of one micro-step; at the border it is averaged over all ranks."""
+        training = self._trained("backward")
+        if self._began_s is None:
+            self._began_s = time.perf_counter()
+        due = self._checkpoint_asked or (self.rank == 0 and training.saving.checkpointer.due_by_time())
+        training.engine.backward(loss, weight=weight, tokens=tokens, stop=self._exits.stop_requested, checkpoint=due)
+
+    def sync(self) -> None:
+        """Wait until all ranks agree on the step: its total weight, and whether to stop or save."""
+        training = self._trained("sync")
+        training.agreement, training.scale = training.engine.sync()
+        if training.agreement.nonfinite and self._spec.on_nonfinite == "stop":
+            name = self._framework_for(()).tools().first_nonfinite(training.trainee)
+            raise TrainingError(
+                code="nonfinite",
+                what=f"The loss is not finite in step {self.state.step + 1} (seen on rank {self.rank}); "
+                f"first non-finite parameter or gradient: {name or 'none'}.",
+                next_step="Lower the learning rate, set plan.clip_norm, or look at the batch; "
+                "`on_nonfinite: warn` goes on.",
+            )
+
+    def update(self) -> None:
+        """Clip, move the optimizers and the schedule, zero the gradient, and count the step."""
+        training, state, schedule = self._trained("update"), self.state, self._spec.plan.schedule
+        assert training.agreement is not None, "update follows sync"
+        lr_factor = factor(schedule, state.step, self._total_steps) if schedule is not None else None
+        result = training.engine.update(training.agreement, training.scale, lr_factor)
+        now_s = time.perf_counter()
+        duration_s = now_s - (self._began_s if self._began_s is not None else now_s)
+        self._began_s = None
+        state.step += 1
+        state.tokens += result.agreement.tokens
+        state.samples += result.agreement.samples
+        self._end.step = state.step
+        self._recording.step(
+            result, step=state.step, duration_s=duration_s, epoch=state.epoch, total_steps=self._total_steps or 0
+        )
+        if not self._exits.in_loop:
+            self._cross_border(training)
+
+    def log(self, values: Mapping[str, Any], *, step: int | None = None) -> None:
+        """Record named numbers at the current step (or the one given). Every rank may log.
+
+        A number that is on the host is in the kernel when this returns and survives SIGKILL. A
+        tensor on a device is copied without waiting and written by the end of the next step.
+
+        Raises:
+            TypeError: a value is no number; the message names it.
+        """
+        self._recording.log(self.state.step if step is None else step, values)
+
+    def reduce(self, values: Any, weights: Any = None) -> float:
+        """Return the weighted mean of the values of all ranks, by one collective.
+
+        `values` is a number or a list of them (tensors of one element count as numbers); a rank may
+        give an empty list. Without weights every value counts once. NaN where the weights sum to 0.
+        """
+        scalar = self._recording.scalar
+        numbers = [scalar(value)() for value in _listed(values)]
+        shares = [1.0] * len(numbers) if weights is None else [scalar(weight)() for weight in _listed(weights)]
+        if len(shares) != len(numbers):
+            raise ValueError(f"reduce was given {len(numbers)} values and {len(shares)} weights")
+        sums = [math.fsum(n * w for n, w in zip(numbers, shares, strict=True)), math.fsum(shares)]
+        if self.world > 1:
+            sums = self._connected().start_sum(sums)()
+        return sums[0] / sums[1] if sums[1] else math.nan
+
+    def note(self, text: str, *, level: str = "warning") -> None:
+        """Record one line for people; the summary and `gscalar show` print it."""
+        self._recording.note(text, "note", level)
+
+    def checkpoint(self) -> None:
+        """Ask for a checkpoint at the next step border; one rank's wish is enough."""
+        self._checkpoint_asked = True
+
+    def finish(self) -> None:
+        """End the run in order: wait for the checkpoint, record the digests, close the record.
+
+        Called by itself when the script ends; call it to end a run earlier, as in a notebook.
+        """
+        if self._end.closed:
+            return
+        if self._training is not None:
+            self._training.saving.checkpointer.wait()
+        self._recording.write_waiting()
+        digests = self._digests()
+        self._close(lambda: self._end.complete(self.state, digests))
+
+    def __enter__(self) -> Run:
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: object) -> None:
+        if error is None:
+            self.finish()
+        elif not isinstance(error, SystemExit):
+            self._failed(error)
+
+    @property
+    def device(self) -> Any:
+        """The framework's device of this worker; None before one of its objects was seen."""
+        return self._framework.tools().device(self._opened.launch) if self._framework is not None else None
+
+    def _cross_border(self, training: _Training) -> None:
+        """Act on what all ranks agreed at the step that is done: save, stop."""
+        agreement, training.agreement = training.agreement, None
+        if agreement is None:
+            return
+        saving = training.saving
+        if agreement.checkpoint or agreement.stop or saving.checkpointer.due_by_step(self.state.step):
+            self._checkpoint_asked = False
+            saving.save(self.state)
+        if agreement.stop:
+            saving.settle()
+            self._recording.write_waiting()
+            self._recording.emit(StopAcknowledged(time.time_ns(), self.state.step))
+            self._close(self._end.stop)
+            raise SystemExit(Exit.RESUMABLE)
+
+    def _digests(self) -> dict[str, str]:
+        digests = {}
+        if self._framework is not None and self._training is not None and self.rank == 0:
+            digests["weights"] = self._framework.tools().weights_digest(self._training.trainee)
+        fed = self._feeds.first()
+        if fed is not None and fed.name in self.state.cursors:
+            digests["data"] = fed.feed.digest(self.state.cursors[fed.name])
+        return digests
+
+    def _close(self, end: Callable[[], None]) -> None:
+        self._recording.stop_flushing()
+        end()
+        self._exits.remove()
+        if self._group is not None:
+            self._group.close()
+
+    def _failed(self, error: BaseException) -> None:
+        self._end.fail(error)
+        if self._training is not None:
+            self._training.saving.checkpointer.wait()
+
+    def _at_exit(self, exit_code: int) -> None:
+        if exit_code == 0 and not self._end.failed:
+            self.finish()
+            return
+        if self._training is not None:
+            self._training.saving.checkpointer.wait()
+        self._recording.stop_flushing()
+        self._end.abandon(exit_code)
+
+    def _framework_for(self, objects: Sequence[Any]) -> Framework:
+        if self._framework is None:
+            self._use(self._compose(objects))
+        assert self._framework is not None
+        return self._framework
+
+    def _use(self, framework: Framework) -> None:
+        self._framework = framework
+        tools = framework.tools()
+        self._end.is_peer_loss = tools.is_peer_loss
+        self._recording.scalar = tools.scalar
+        self._recording.on_host = getattr(self.device, "type", "cpu") == "cpu"
+
+    def _connected(self) -> Group:
+        if self._group is None:
+            self._group = self._framework_for(()).connect(self._opened.launch, self._spec.hang_after_s)
+        return self._group
+
+    def _trained(self, call: str) -> _Training:
+        if self._training is None:
+            raise UserError(
+                code="not-prepared",
+                what=f"run.{call} was called before run.prepare was given a model and an optimizer.",
+                next_step="Call model, optimizer, data = run.prepare(model, optimizer, data) first.",
+            )
+        return self._training
+
+
+def open_run(
+    arguments: Mapping[str, Any],
+    config: Any,
+    home: str | os.PathLike[str] | None,
+    compose: Compose,
+    loaded: Callable[[], Framework | None],
+) -> Run:
+    """Return this process's run, with the random numbers of what is loaded seeded alike on all ranks."""
+    defaults = config_defaults(config)
+    opened = open_worker({**arguments, "config": defaults} if defaults else arguments, home)
+    run = Run(opened, config, compose)
+    framework = loaded()
+    if framework is not None:
+        framework.tools().seed(run.seed, opened.resolved.spec.deterministic)
+    return run
+
+
+def _listed(values: Any) -> Sequence[Any]:
+    return values if isinstance(values, list | tuple) else [values]

@@ -1,0 +1,165 @@
+"""The step engine: micro-steps in, optimizer steps out, exactly weighted.
+
+A step's gradient is that of the mean loss over all samples (or tokens) of all ranks and all
+accumulated micro-steps:
+
+    g = sum_{r,i} w_{r,i} * grad(loss_{r,i}) / sum_{r,i} w_{r,i}
+
+`loss_{r,i}` is the mean over micro-batch i of rank r and `w_{r,i}` its number of samples, or the
+weight the script gives (tokens). A framework's data parallel averages over ranks, so what is
+missing is the factor world / sum(w). With the default weights the sum is known before the forward,
+and the factor goes into the loss; given weights are summed over ranks by a collective that runs
+during the backward, and the gradient is scaled afterwards.
+
+The same collective carries what all ranks must decide together: a stop asked of any rank, a
+checkpoint that is due by rank 0's clock, and a non-finite loss anywhere. So every rank acts at the
+same step, at the price of one small message a step that hides behind the backward.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Any
+
+from gscalar.runtime.framework import Batch, Group, Trainee, Update
+
+
+@dataclass(frozen=True, slots=True)
+class Agreement:
+    """What all ranks know at the end of a step: totals over ranks, and decisions."""
+
+    samples: float
+    tokens: float
+    stop: bool
+    checkpoint: bool
+    nonfinite: bool
+
+
+@dataclass(frozen=True, slots=True)
+class StepResult:
+    """One optimizer step that is done."""
+
+    update: Update
+    agreement: Agreement
+    loss: Callable[[], float]  # this rank's weighted mean; waits for the device
+
+
+@dataclass(slots=True)
+class _Open:
+    """What the micro-steps of the open step have added up to."""
+
+    micro_steps: int = 0
+    weight: float = 0.0
+    samples: float = 0.0
+    tokens: float = 0.0
+    prescaled: bool = True
+    nonfinite: bool = False
+    losses: list[tuple[float, Callable[[], float]]] = field(default_factory=list)
+
+
+class StepEngine:
+    """Counts micro-steps, weighs losses and closes optimizer steps for one trainee."""
+
+    def __init__(
+        self,
+        trainee: Trainee,
+        group: Group,
+        *,
+        world: int,
+        accumulate: int,
+        clip_norm: float | None,
+        scalar: Callable[[Any], Callable[[], float]],
+        check_every_loss: bool,
+    ) -> None:
+        self._trainee = trainee
+        self._group = group
+        self._world = world
+        self._accumulate = accumulate
+        self._clip_norm = clip_norm
+        self._scalar = scalar
+        self._check_every_loss = check_every_loss
+        self._open = _Open()
+        self._batch: Batch | None = None
+        self._border = accumulate == 1
+        self._totals: Callable[[], list[float]] | None = None
+
+    @property
+    def at_border(self) -> bool:
+        """Whether the current micro-step ends its optimizer step."""
+        return self._border
+
+    @property
+    def samples_open(self) -> float:
+        """Samples of this rank in the open step."""
+        return self._open.samples
+
+    def expect(self, batch: Batch | None) -> None:
+        """Make ready for the next micro-step; without a batch (a loop of the user's own) only count."""
+        self._batch = batch
+        last = self._open.micro_steps + 1 == self._accumulate
+        self._border = last or (batch is not None and batch.ends_epoch)
+        self._trainee.expect(border=self._border)
+
+    def backward(
+        self, loss: Any, *, weight: float | None, tokens: float | None, stop: bool, checkpoint: bool
+    ) -> float | None:
+        """Add one micro-step's gradient; return the loss where it had to be looked at now."""
+        batch, step = self._batch, self._open
+        num_samples = float(batch.num_samples) if batch is not None else 1.0
+        padding = batch is not None and batch.num_samples == 0
+        given = 0.0 if padding else num_samples if weight is None else float(weight)
+        known = batch.group_samples if batch is not None and weight is None else None
+        factor = given
+        if known is not None:
+            factor = given * self._world / known
+        step.prescaled = step.prescaled and known is not None
+        step.micro_steps += 1
+        step.weight += given
+        step.samples += num_samples
+        step.tokens += 0.0 if padding or tokens is None else float(tokens)
+        value = self._scalar(loss)
+        step.losses.append((given, value))
+        seen = value() if self._check_every_loss and not padding else None
+        if seen is not None and not math.isfinite(seen):
+            step.nonfinite = True
+        if self._border:
+            wants = [
+                step.weight,
+                step.samples,
+                step.tokens,
+                float(stop),
+                float(checkpoint),
+                float(step.nonfinite),
+            ]
+            self._totals = self._group.start_sum(wants)
+        self._trainee.backward(loss, factor)
+        return seen
+
+    def sync(self) -> tuple[Agreement, float]:
+        """Wait for the totals of all ranks; return what was agreed and the factor the gradient still needs."""
+        assert self._totals is not None, "sync follows the backward of a border"
+        weight, samples, tokens, stop, checkpoint, nonfinite = self._totals()
+        self._totals = None
+        agreement = Agreement(samples, tokens, stop > 0, checkpoint > 0, nonfinite > 0)
+        if self._open.prescaled:
+            return agreement, 1.0
+        return agreement, self._world / weight if weight > 0 else 0.0
+
+    def update(self, agreement: Agreement, scale: float, lr_factor: float | None) -> StepResult:
+        """Move the optimizers and begin a new step."""
+        losses = self._open.losses
+        update = self._trainee.update(scale=scale, clip_norm=self._clip_norm, lr_factor=lr_factor)
+        self._open = _Open()
+        self.expect(None)
+        return StepResult(update, agreement, lambda: _weighted_mean(losses))
+
+
+def _weighted_mean(losses: list[tuple[float, Callable[[], float]]]) -> float:
+    if len(losses) == 1:
+        return losses[0][1]()
+    total = sum(weight for weight, _ in losses)
+    if total == 0:
+        return losses[-1][1]()
+    return sum(weight * value() for weight, value in losses if weight > 0) / total

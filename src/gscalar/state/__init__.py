@@ -1,0 +1,1 @@
+"""Durable things, one folder an aggregate: records, catalog, checkpoints."""

@@ -1,0 +1,129 @@
+"""What only SQLite needs: the one place that a second database would not use.
+
+WAL lets readers and one writer work at once, so that two `gscalar` processes on one home both work:
+a writer waits for the other one up to the busy timeout. `synchronous = NORMAL` may lose the last
+transactions at power failure, never the file; what is lost is read again from the records. WAL needs
+shared memory and therefore a local disk (`GSCALAR_INDEX`).
+"""
+
+from __future__ import annotations
+
+import fcntl
+import sqlite3
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any, Final
+
+import sqlalchemy as sa
+from sqlalchemy import event
+
+from gscalar.base.errors import EnvironmentProblem, Retryable, ScalarError
+
+WRITES: Final = "gscalar_writes"
+_DAMAGED: Final = ("SQLITE_CORRUPT", "SQLITE_NOTADB")
+
+
+def create_engine(path: Path, *, busy_timeout_s: float) -> sa.Engine:
+    """Return an engine whose transactions are real ones, and whose writers take the lock at once."""
+    url = sa.URL.create("sqlite+pysqlite", database=str(path))
+    engine = sa.create_engine(url, connect_args={"timeout": busy_timeout_s})
+
+    @event.listens_for(engine, "connect")
+    def _configure(connection: Any, _record: Any) -> None:
+        # Python's driver would begin transactions by itself, only before some statements.
+        connection.isolation_level = None
+        connection.execute("PRAGMA synchronous = NORMAL")
+
+    @event.listens_for(engine, "begin")
+    def _begin(connection: sa.Connection) -> None:
+        # A read transaction that turns into a writing one can fail at once, without waiting.
+        writes = connection.get_execution_options().get(WRITES, False)
+        connection.exec_driver_sql("BEGIN IMMEDIATE" if writes else "BEGIN")
+
+    return engine
+
+
+def enable_wal(engine: sa.Engine) -> None:
+    """Switch the file to write-ahead logging, for good."""
+    connection = engine.raw_connection()
+    try:
+        connection.cursor().execute("PRAGMA journal_mode = WAL")
+    finally:
+        connection.close()
+
+
+@contextmanager
+def exclusive(path: Path) -> Iterator[None]:
+    """Hold the lock beside the file, for what a transaction cannot protect: making and replacing it."""
+    with path.with_name(path.name + ".lock").open("w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        yield
+
+
+def back_up(path: Path, target: Path) -> None:
+    """Copy a database that others may be writing."""
+    source, copy = sqlite3.connect(path), sqlite3.connect(target)
+    try:
+        source.backup(copy)
+    finally:
+        copy.close()
+        source.close()
+
+
+def set_aside(path: Path) -> Path:
+    """Rename a damaged database, so that a new one can be made; return where it is now."""
+    aside = path.with_name(f"{path.name}.damaged-{time.time_ns()}")
+    path.rename(aside)
+    # A log of the old file replayed into a new one would damage that too.
+    for suffix in ("-wal", "-shm"):
+        path.with_name(path.name + suffix).unlink(missing_ok=True)
+    return aside
+
+
+def is_damage(error: BaseException) -> bool:
+    """Tell whether a database error says that the file is damaged."""
+    return _name_of(error).startswith(_DAMAGED)
+
+
+def explain(error: BaseException, path: Path) -> ScalarError | None:
+    """Return the error that a user can act on, or None where it is our mistake."""
+    name = _name_of(error)
+    if name.startswith(_DAMAGED):
+        return EnvironmentProblem(
+            code="catalog-damaged",
+            what="The catalog is damaged. The records are not touched by this.",
+            value=str(path),
+            next_step="Build it again from the records: gscalar doctor --rebuild",
+        )
+    if name.startswith(("SQLITE_BUSY", "SQLITE_LOCKED")):
+        return Retryable(
+            code="catalog-busy",
+            what="Another process was writing the catalog all the time.",
+            value=str(path),
+            next_step="Try again; what is recorded is safe.",
+        )
+    if name.startswith("SQLITE_FULL"):
+        return EnvironmentProblem(
+            code="disk-full",
+            what="The catalog cannot be written: the disk is full.",
+            value=str(path),
+            next_step="Free some disk; `gscalar delete` removes runs.",
+        )
+    if name.startswith(("SQLITE_READONLY", "SQLITE_CANTOPEN", "SQLITE_PERM", "SQLITE_AUTH", "SQLITE_IOERR")):
+        return EnvironmentProblem(
+            code="home-not-writable",
+            what=f"The catalog cannot be opened or written ({name}).",
+            value=str(path),
+            next_step="Make it writable, or name a file on a local disk with GSCALAR_INDEX.",
+        )
+    return None
+
+
+def _name_of(error: BaseException) -> str:
+    cause = getattr(error, "orig", None) or error
+    if isinstance(cause, sqlite3.DatabaseError):
+        # Errors that the driver itself raises carry no name.
+        return getattr(cause, "sqlite_errorname", "") or ""
+    return ""

@@ -1,0 +1,1 @@
+"""Shipped conformance suites, builders, fake clock."""

@@ -1,0 +1,1 @@
+"""Read-only joins for people."""

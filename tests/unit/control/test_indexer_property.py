@@ -1,0 +1,108 @@
+"""However reading and writing are interleaved, the catalog is what reading everything at the end gives."""
+
+from __future__ import annotations
+
+import tempfile
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import sqlalchemy as sa
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from gscalar.control.indexer import rebuild, refresh
+from gscalar.control.indexing.run_index import RunIndex
+from gscalar.model import events
+from gscalar.state.catalog import Catalog, open_catalog, schema
+from gscalar.state.home import Home
+from gscalar.testing.builders import RunBuilder
+
+# What may be different: when the files were looked at.
+LOOKS = {"settled_mtime_ns", "mtime_ns", "size"}
+
+ACTIONS = st.sampled_from(
+    ["train", "train", "log", "nan", "checkpoint", "resume", "anew", "fail", "note", "edit", "prune", "stop", "damage"]
+)
+LOOK = st.sampled_from(["refresh", "kept", "other", "nothing", "nothing"])
+
+
+def dump(catalog: Catalog) -> dict[str, list[dict[str, Any]]]:
+    with catalog.read() as connection:
+        return {
+            table.name: [
+                {key: value for key, value in row.items() if key not in LOOKS}
+                for row in connection.execute(sa.select(table).order_by(*table.primary_key)).mappings()
+            ]
+            for table in schema.metadata.sorted_tables
+        }
+
+
+def act(run: RunBuilder, action: str, number: int) -> None:
+    """Do something that a run does; `number` is unique in the example."""
+    if action == "train":
+        run.train(2)
+    elif action == "log":
+        run.log({f"m{number % 3}": float(number), "shared": -float(number)}, rank=number % len(run.workers))
+    elif action == "nan":
+        run.log({"shared": float("nan")}).tell(events.Nonfinite(number, run.step, 0, "loss"), rank=0)
+    elif action == "checkpoint":
+        run.checkpoint()
+    elif action == "resume":
+        run.end_attempt("killed").launch(1 + number % 2, from_step=run.step * (number % 4) // 4)
+    elif action == "anew":
+        run.end_attempt("failed").launch(1 + number % 2)
+    elif action == "fail":
+        run.fail(message=f"failure {number}")
+    elif action == "note":
+        run.tell(events.Note(run.clock.advance(0.1), "warning", "c", f"note {number % 2}"))
+    elif action == "edit":
+        run.edit(f"e{number}", tags={f"t{number % 3}": str(number) if number % 2 else None})
+    elif action == "prune":
+        path = f"checkpoints/step-{max(0, run.step - 2):09d}"
+        run.tell(events.CheckpointRemoved(run.clock.advance(0.1), run.step, path, "pruned"), rank=0)
+    elif action == "stop":
+        run.finish().end("interrupted").launch(2, from_step=run.step)
+    elif action == "damage":
+        damage(run)
+
+
+def damage(run: RunBuilder) -> None:
+    """Write bytes that are no frame between two frames, as a bad disk does."""
+    path = run.workers[0].path
+    run.train(1)
+    with path.open("ab") as file:
+        file.write(b"\x07garbage\xff" * 3)
+    run.train(1)
+
+
+def alive(owner: Mapping[str, Any]) -> bool:
+    return True
+
+
+@settings(max_examples=60)
+@given(
+    st.lists(st.tuples(ACTIONS, LOOK, st.sampled_from([3, 20_000])), min_size=1, max_size=14),
+    st.booleans(),
+)
+def test_incremental_is_rebuilt(script: list[tuple[str, str, int]], ends: bool) -> None:
+    with tempfile.TemporaryDirectory() as folder, open_catalog(Home(Path(folder))) as catalog:
+        home = Home(Path(folder))
+        run = RunBuilder(home).launch(2)
+        kept = RunIndex(home, run.run_id, alive)
+        for number, (action, look, max_frames) in enumerate(script):
+            act(run, action, number)
+            if look == "refresh":
+                refresh(home, catalog, is_alive=alive)
+            elif look == "kept":
+                kept.catch_up(catalog, max_frames=max_frames)
+            elif look == "other":
+                RunIndex(home, run.run_id, alive).catch_up(catalog, max_frames=max_frames)
+        if ends:
+            run.finish().end()
+        else:
+            run.abandon()
+        refresh(home, catalog, is_alive=alive)
+        incremental = dump(catalog)
+        rebuild(home, is_alive=alive)
+        assert dump(catalog) == incremental
