@@ -12,7 +12,6 @@ for batch in run.batches(data, epochs=3):
 
 from __future__ import annotations
 
-import importlib.metadata
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
@@ -25,6 +24,7 @@ from gscalar.base.errors import (
     TrainingError,
     UserError,
 )
+from gscalar.base.version import __version__
 
 if TYPE_CHECKING:
     import os
@@ -32,7 +32,6 @@ if TYPE_CHECKING:
     from gscalar.runtime.framework import Framework
     from gscalar.runtime.session import Run
 
-__version__ = importlib.metadata.version("gscalar")
 __all__ = [
     "Damaged",
     "EnvironmentProblem",
@@ -42,6 +41,7 @@ __all__ = [
     "SpecError",
     "TrainingError",
     "UserError",
+    "__version__",
     "init",
 ]
 

@@ -15,6 +15,7 @@ from typing import Final
 import click
 
 from gscalar.base.errors import ScalarError
+from gscalar.base.version import __version__
 from gscalar.model.status import Exit
 
 VERBS: Final[dict[str, str]] = {
@@ -59,7 +60,7 @@ class _Verbs(click.Group):
 
 
 @click.group(cls=_Verbs, context_settings={"help_option_names": ["-h", "--help"]})
-@click.version_option(package_name="gscalar", prog_name="gscalar")
+@click.version_option(__version__, prog_name="gscalar")
 def cli() -> None:
     """Run, record, resume and explain model training, from a laptop to a cluster."""
 

@@ -149,3 +149,4 @@ class Tools:
     write_arrays: Callable[[Path, dict[str, Any]], None]
     read_arrays: Callable[[Path], dict[str, Any]]
     device: Callable[[Launch], Any]
+    watch_compilation: Callable[[Callable[[], None]], None]  # a sign of life for each graph that is compiled

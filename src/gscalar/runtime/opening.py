@@ -8,7 +8,6 @@ GSCALAR_RUN_ID names).
 
 from __future__ import annotations
 
-import importlib.metadata
 import json
 import os
 import socket
@@ -23,6 +22,7 @@ import psutil
 
 from gscalar.base.canonical import json_text
 from gscalar.base.ids import new_id
+from gscalar.base.version import __version__
 from gscalar.model.events import RECORD_VERSION, AttemptStarted, Header, WorkerStarted
 from gscalar.model.parsing import from_plain, load_environment, merge_script_arguments, to_plain
 from gscalar.model.spec import ResolvedSpec
@@ -77,7 +77,7 @@ def open_worker(arguments: Mapping[str, Any], home_argument: str | os.PathLike[s
         pid=os.getpid(),
         pid_start=psutil.Process().create_time(),
         time_ns=time.time_ns(),
-        gscalar=importlib.metadata.version("gscalar"),
+        gscalar=__version__,
     )
     writer = RecordWriter(folder.worker_record(attempt, launch.rank), header)
     spec = to_plain(resolved.spec)

@@ -122,6 +122,7 @@ class Run:
         )
         saving = Saving(checkpointer, trainee, group, tools, recording, self.rank)
         saving.restore(self.state)
+        tools.watch_compilation(lambda: recording.beat("compile", now=True))
         self._training = _Training(trainee, group, engine, saving)
         recording.beat("prepare", now=True)
         return trainee
@@ -377,7 +378,9 @@ class Run:
 
     def _connected(self) -> Group:
         if self._group is None:
-            self._group = self._framework_for(()).connect(self._opened.launch, self._spec.hang_after_s)
+            # Longer than the supervisor's patience: it names the rank that hangs, a time-out only the victims.
+            timeout_s = 2 * self._spec.hang_after_s
+            self._group = self._framework_for(()).connect(self._opened.launch, timeout_s)
         return self._group
 
     def _trained(self, call: str) -> _Training:

@@ -96,7 +96,7 @@ def test_a_batch_is_smaller_than_a_file(place: Home, catalog: Catalog) -> None:
 def test_a_run_is_never_interrupted_while_there_is_more_to_read(
     place: Home, catalog: Catalog, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    write_run(place, steps=50)
+    write_run(place, steps=50, alone=True)
     seen = []
     store = storing.replace_run
     monkeypatch.setattr(

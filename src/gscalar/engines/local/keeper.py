@@ -159,7 +159,6 @@ class Keeper:
             if self._commands in ready:
                 more = self._read_lines()
                 if more is None:
-                    self._kill_all()
                     return
                 pending = more
 

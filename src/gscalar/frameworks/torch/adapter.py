@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
@@ -127,6 +128,14 @@ def _is_peer_loss(error: BaseException) -> bool:
     return isinstance(error, RuntimeError) and any(words in text for words in _PEER_LOSS)
 
 
+def _watch_compilation(beat: Callable[[], None]) -> None:
+    """Call `beat` when a graph begins and ends to compile, where the script uses torch.compile."""
+    compiler = sys.modules.get("torch._dynamo.callback")
+    if compiler is not None:
+        compiler.on_compile_start(lambda *args: beat())
+        compiler.on_compile_end(lambda *args: beat())
+
+
 def _first_nonfinite(trainee: Any) -> str:
     for model in trainee.models:
         for name, parameter in model.named_parameters():
@@ -158,4 +167,5 @@ _TOOLS = Tools(
     write_arrays=write_arrays,
     read_arrays=read_arrays,
     device=_device,
+    watch_compilation=_watch_compilation,
 )

@@ -251,6 +251,14 @@ def _save_metrics(connection: sa.Connection, run_id: str, row: FileRow) -> None:
 # ---- values
 
 
+def _insert_new(connection: sa.Connection, table: sa.Table, row: Mapping[str, Any]) -> None:
+    try:
+        connection.execute(table.insert(), row)
+    except sa.exc.IntegrityError as error:
+        # Where writers do not wait for one another, another one had the same news.
+        raise Overtaken(table.name) from error
+
+
 def _replace(connection: sa.Connection, table: sa.Table, run_id: str, rows: Iterable[Mapping[str, Any]]) -> None:
     connection.execute(table.delete().where(table.c.run_id == run_id))
     values = [{**row, "run_id": run_id} for row in rows]

@@ -68,8 +68,8 @@ def commit_checkpoint(folder: Path, draft: Path, step: int, facts: dict[str, Any
         for path in (staged, undo):
             layout.remove_tree(path)
     # 4. What it replaces goes.
-    _drop_replaced(folder, place)
-    return SavedCheckpoint(step, folder / place.name, num_bytes, sha256, dict(facts))
+    replaced = _drop_replaced(folder, place)
+    return SavedCheckpoint(step, folder / place.name, num_bytes, sha256, dict(facts), replaced)
 
 
 def save_checkpoint(folder: Path, step: int, facts: dict[str, Any], write: Callable[[Path], None]) -> SavedCheckpoint:
@@ -130,10 +130,12 @@ def _retract(final: Path, undo: Path) -> None:
         pass
 
 
-def _drop_replaced(folder: Path, place: Place) -> None:
-    old = [each for each in layout.list_places(folder) if each.step == place.step and each < place]
+def _drop_replaced(folder: Path, place: Place) -> tuple[Path, ...]:
+    places = sorted(layout.list_places(folder))
+    old = [folder / each.name for each in places if each.step == place.step and each < place]
     try:
-        layout.put_in_trash([folder / each.name for each in sorted(old)])
+        layout.put_in_trash(old)
     except OSError:
         # The checkpoint is committed; an old one too many is pruned later.
         pass
+    return tuple(path for path in old if not path.exists())

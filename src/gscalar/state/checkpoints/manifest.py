@@ -36,13 +36,17 @@ _OWN_KEYS: Final = frozenset({"version", "step", "files", "digest"})
 
 @dataclass(frozen=True, slots=True)
 class SavedCheckpoint:
-    """A committed checkpoint. `sha256` is that of its manifest; `facts` is what the saver said of it."""
+    """A committed checkpoint. `sha256` is that of its manifest; `facts` is what the saver said of it.
+
+    `replaced` names, in the answer of the commit, those of the same step that are gone for it.
+    """
 
     step: int
     path: Path
     num_bytes: int
     sha256: str
     facts: dict[str, Any] = field(default_factory=dict, hash=False)
+    replaced: tuple[Path, ...] = field(default=(), compare=False)
 
 
 @dataclass(frozen=True, slots=True)

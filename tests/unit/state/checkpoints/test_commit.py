@@ -93,8 +93,9 @@ def test_the_same_step_again_replaces_the_old_checkpoint(tmp_path: Path) -> None
     second = save(tmp_path, 100, "second")
     assert second.name == "step-000000000100.1"
     assert text(latest(tmp_path)) == "second"
-    third = save(tmp_path, 100, "third")
-    assert [each.path for each in list_checkpoints(tmp_path)] == [third]
+    third = save_checkpoint(tmp_path, 100, FACTS, lambda draft: files(draft, "third"))
+    assert third.replaced == (second,)
+    assert list_checkpoints(tmp_path) == [third]
     assert sorted(path.name for path in tmp_path.iterdir()) == ["latest", "step-000000000100.2"]
 
 
