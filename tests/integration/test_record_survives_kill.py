@@ -58,9 +58,20 @@ def in_the_child():
 
 writer.emit(Beat(1, "before"))
 children = [multiprocessing.get_context("fork").Process(target=in_the_child) for _ in range(3)]
-with writer._lock:  # as if another thread were writing at the moment of the fork
-    for child in children:
-        child.start()
+held, forked = threading.Event(), threading.Event()
+
+def write_during_the_fork():
+    with writer._lock, writer._sealing:
+        held.set()
+        forked.wait()
+
+thread = threading.Thread(target=write_during_the_fork)
+thread.start()
+held.wait()
+for child in children:
+    child.start()
+forked.set()
+thread.join()
 for child in children:
     child.join(60)
     assert child.exitcode == 0, child.exitcode

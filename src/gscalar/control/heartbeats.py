@@ -19,6 +19,10 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from typing import Final
+
+# A rank that has been silent for this share of the limit is said to wait; it need not be overdue itself.
+_WAITS: Final = 0.5
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -76,7 +80,9 @@ def find_hang(beats: Sequence[RankBeat], states: Mapping[int, str], now_s: float
         step=culprit.step,
         silent_s=now_s - culprit.arrived_s,
         stopped=culprit in stopped,
-        victims=tuple(beat.rank for beat in late if beat is not culprit),
+        victims=tuple(
+            beat.rank for beat in working if beat is not culprit and now_s - beat.arrived_s >= hang_after_s * _WAITS
+        ),
     )
 
 

@@ -7,7 +7,6 @@ the attempt's own, so that the record shows what each attempt was told.
 
 from __future__ import annotations
 
-import importlib.metadata
 import json
 import os
 import re
@@ -24,12 +23,14 @@ import psutil
 from gscalar.base.canonical import json_text
 from gscalar.base.errors import Damaged, EnvironmentProblem, Retryable
 from gscalar.base.ids import new_id
+from gscalar.base.version import __version__
 from gscalar.control.attempt import Job
 from gscalar.control.background_index import BackgroundIndex
+from gscalar.control.cancelling import find_living
 from gscalar.control.commands import resolve_command
 from gscalar.control.display import Display
 from gscalar.control.engine import Engine
-from gscalar.control.locking import RunLock
+from gscalar.control.locking import RunLock, run_active
 from gscalar.control.requests import StopDesk
 from gscalar.control.signals import StopSignals
 from gscalar.control.stopping import GRACE_S
@@ -112,6 +113,8 @@ def resume_run(
     run_folder = home.run(run_id)
     run_folder.create()
     with RunLock(run_folder, run_id, wait_s=_LOCK_WAIT_S) as lock:
+        if find_living(run_folder):  # a script that runs without a supervisor
+            raise run_active(run_id)
         index = next_attempt(run_folder)
         job_file, stored = read_job(run_folder)
         if override is not None:
@@ -157,7 +160,7 @@ def _supervise(job: Job, index: int, engine: Engine, display: Display) -> Outcom
         pid=os.getpid(),
         pid_start=psutil.Process().create_time(),
         time_ns=time.time_ns(),
-        gscalar=importlib.metadata.version("gscalar"),
+        gscalar=__version__,
     )
     with _disk_errors(job.home):
         writer = RecordWriter(job.folder.supervisor_record(index), header)

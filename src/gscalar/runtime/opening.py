@@ -128,6 +128,7 @@ def _write_job(folder: RunFolder, run_id: str, name: str, resolved: ResolvedSpec
         "project": resolved.spec.project,
         "name": name,
         "created_ns": time.time_ns(),
+        "folder": str(Path.cwd()),
         "spec": spec,
         "origins": dict(resolved.origins),
     }

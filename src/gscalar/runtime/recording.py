@@ -48,10 +48,7 @@ class Recording:
     def log(self, step: int, values: Mapping[str, Any]) -> None:
         """Record named numbers."""
         now_ns = time.time_ns()
-        for value in values.values():
-            if type(value) not in _HOST_TYPES:
-                break
-        else:
+        if _HOST_TYPES.issuperset(map(type, values.values())):
             self.writer.log(step, now_ns, values)
             return
         staged = {name: self._staged(name, value) for name, value in values.items()}

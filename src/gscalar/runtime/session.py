@@ -300,7 +300,12 @@ class Run:
         if self._training is not None:
             self._training.saving.checkpointer.wait()
         self._recording.write_waiting()
-        digests = self._digests()
+        digests = {}
+        if self._training is not None and self.rank == 0:
+            digests["weights"] = self._framework_for(()).tools().weights_digest(self._training.trainee)
+        fed = self._feeds.first()
+        if fed is not None and fed.name in self.state.cursors:
+            digests["data"] = fed.feed.digest(self.state.cursors[fed.name])
         self._close(lambda: self._end.complete(self.state, digests))
 
     def __enter__(self) -> Run:
@@ -333,15 +338,6 @@ class Run:
             self._close(self._end.stop)
             raise SystemExit(Exit.RESUMABLE)
 
-    def _digests(self) -> dict[str, str]:
-        digests = {}
-        if self._framework is not None and self._training is not None and self.rank == 0:
-            digests["weights"] = self._framework.tools().weights_digest(self._training.trainee)
-        fed = self._feeds.first()
-        if fed is not None and fed.name in self.state.cursors:
-            digests["data"] = fed.feed.digest(self.state.cursors[fed.name])
-        return digests
-
     def _close(self, end: Callable[[], None]) -> None:
         self._recording.stop_flushing()
         end()
@@ -365,16 +361,12 @@ class Run:
 
     def _framework_for(self, objects: Sequence[Any]) -> Framework:
         if self._framework is None:
-            self._use(self._compose(objects))
-        assert self._framework is not None
+            self._framework = framework = self._compose(objects)
+            tools = framework.tools()
+            self._end.is_peer_loss = tools.is_peer_loss
+            self._recording.scalar = tools.scalar
+            self._recording.on_host = getattr(self.device, "type", "cpu") == "cpu"
         return self._framework
-
-    def _use(self, framework: Framework) -> None:
-        self._framework = framework
-        tools = framework.tools()
-        self._end.is_peer_loss = tools.is_peer_loss
-        self._recording.scalar = tools.scalar
-        self._recording.on_host = getattr(self.device, "type", "cpu") == "cpu"
 
     def _connected(self) -> Group:
         if self._group is None:

@@ -25,8 +25,9 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
-from typing import IO, Final, TypeVar
+from typing import IO, Final, Protocol, TypeVar
 
 from gscalar.state.checkpoints import (
     find_loadable,
@@ -42,7 +43,6 @@ _MAX_SAVES_BEFORE_KILL: Final = 3
 _WRITER_LIMIT_S: Final = 120
 
 SERVER_COMMAND: Final = (sys.executable, "-m", "gscalar.testing.checkpoint_kills")
-Writer = Callable[[Path, int], object]
 T = TypeVar("T")
 
 
@@ -54,7 +54,7 @@ class KillReport:
     saves: int = 0
     while_writing: int = 0  # a draft is left
     before_latest: int = 0  # the newest is committed and `latest` names the one before
-    while_removing: int = 0  # a trash folder, or more checkpoints than are kept
+    while_removing: int = 0  # a trash folder is left
     broken: list[str] = field(default_factory=list)
 
     @property
@@ -76,17 +76,24 @@ def kill_writers(
     done = 0
     with _server(command) as server:
         for number in range(kills):
+            before = {path.name for path in folder.iterdir()}
             steps = _one_writer(server, folder, rng, durations_s)
             report.kills += 1
             report.saves += len(steps)
             done = max([done, *steps])
-            _count_place(folder, report)
+            _count_place(folder, before, report)
             report.broken += [f"kill {number}: {sentence}" for sentence in _broken(folder, done, load)]
     return report
 
 
+class Writer(Protocol):
+    """Fills a draft folder with what belongs to a step."""
+
+    def __call__(self, draft: Path, step: int) -> object: ...
+
+
 def serve_writers(write: Writer) -> None:
-    """Fork a writer for every folder that stdin names, until stdin ends. `write(draft, step)` fills a draft."""
+    """Fork a writer for every folder that stdin names, until stdin ends."""
     for line in sys.stdin:
         pid = os.fork()
         if pid == 0:
@@ -95,9 +102,9 @@ def serve_writers(write: Writer) -> None:
                 _save_for_ever(Path(line.strip()), write)
             finally:
                 os._exit(1)
-        print(f"pid {pid}", flush=True)
+        _say(f"pid {pid}")
         os.waitpid(pid, 0)
-        print("ended", flush=True)
+        _say("ended")
 
 
 def write_random_files(draft: Path, step: int) -> None:
@@ -112,11 +119,15 @@ def _save_for_ever(folder: Path, write: Writer) -> None:
     found = find_loadable(folder).found
     step = found.step if found else 1
     while True:
-        saved = save_checkpoint(folder, step, {"world": 1}, lambda draft: write(draft, step))
-        # One system call, so that a line is whole whenever the process is killed.
-        os.write(sys.stdout.fileno(), f"saved {step}\n".encode())
+        saved = save_checkpoint(folder, step, {"world": 1}, partial(write, step=step))
+        _say(f"saved {step}")
         prune_checkpoints(folder, KEEP, trusted=saved)
         step += 1
+
+
+def _say(line: str) -> None:
+    # One system call, so that a line is whole whenever the process is killed.
+    os.write(sys.stdout.fileno(), f"{line}\n".encode())
 
 
 @contextmanager
@@ -151,15 +162,16 @@ def _one_writer(server: subprocess.Popen[str], folder: Path, rng: random.Random,
     return steps
 
 
-def _count_place(folder: Path, report: KillReport) -> None:
+def _count_place(folder: Path, before: set[str], report: KillReport) -> None:
     names = {path.name for path in folder.iterdir()}
+    left = {name for name in names - before if name.startswith(".")}
     newest = max((name for name in names if name.startswith("step-")), default="")
     latest = read_latest(folder)
-    if any(name.startswith(".draft-") for name in names):
+    if any(name.startswith(".draft-") for name in left):
         report.while_writing += 1
     elif newest and (latest is None or latest.name != newest):
         report.before_latest += 1
-    elif any(name.startswith(".trash-") for name in names):
+    elif any(name.startswith(".trash-") for name in left):
         report.while_removing += 1
 
 

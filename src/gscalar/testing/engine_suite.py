@@ -232,6 +232,20 @@ class EngineSuite:
             gang.close()
         assert [exit.code for exit in exits] == [75]
 
+    def test_workers_start_with_no_signal_ignored_or_blocked(self, engine: Engine, tmp_path: Path, mark: str) -> None:
+        command = ("grep", "-hE", "Sig(Ign|Blk)", "/proc/self/status")
+        before = signal.signal(signal.SIGINT, signal.SIG_IGN)  # as in a shell's background job
+        try:
+            gang = engine.launch(_request(tmp_path, mark, "", command=command))
+            try:
+                _wait(gang, 1)
+            finally:
+                gang.close()
+        finally:
+            signal.signal(signal.SIGINT, before)
+        masks = [int(line.split()[1], 16) for line in _log(tmp_path, 0).read_text().splitlines()]
+        assert masks == [0, 0]
+
     def test_a_stopped_worker_is_told_from_a_running_one(self, engine: Engine, tmp_path: Path, mark: str) -> None:
         gang = engine.launch(_request(tmp_path, mark, SLEEP, workers=2))
         try:

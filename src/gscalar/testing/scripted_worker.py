@@ -7,6 +7,7 @@ SIGTERM at a step border. An action may be kept to a rank (`r1:`) or an attempt 
 
     init            call `init`: header and WorkerStarted
     step=N          N steps, `pace` seconds each
+    meet=NAME       wait until all ranks have come here
     pace=S          seconds a step takes from now on (0.01 at first)
     until=N         steps until step N is done
     resume=N        go on from a checkpoint of step N
@@ -112,6 +113,13 @@ class ScriptedWorker:
 
     def do_pace(self, value: str) -> None:
         self.pace_s = float(value)
+
+    def do_meet(self, value: str) -> None:
+        folder = Home(Path(os.environ["GSCALAR_HOME"])).run(os.environ["GSCALAR_RUN_ID"]).control
+        name = f"meet-{value}-a{self.attempt}"
+        (folder / f"{name}-{self.rank}").touch()
+        while sum(1 for _ in folder.glob(f"{name}-*")) < self.world:
+            time.sleep(0.01)
 
     def do_resume(self, value: str) -> None:
         self.step = int(value)

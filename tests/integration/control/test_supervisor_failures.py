@@ -113,7 +113,14 @@ def test_a_worker_that_is_stopped_is_named_as_hung_within_the_limit(begin) -> No
 
 def test_of_silent_ranks_the_one_behind_is_hung_and_the_others_wait(begin) -> None:
     run = begin(
-        "init", "step=5", "r0:step=1", "a0:silent=60", "finish", workers=2, options=("--set", "hang_after_s=1.5")
+        "init",
+        "meet=start",
+        "step=5",
+        "r0:step=1",
+        "a0:silent=60",
+        "finish",
+        workers=2,
+        options=("--set", "hang_after_s=1.5"),
     )
     assert run.wait() == 0, run.err
     failure = run.failure()
@@ -122,10 +129,9 @@ def test_of_silent_ranks_the_one_behind_is_hung_and_the_others_wait(begin) -> No
 
 
 def test_collectives_that_time_out_because_a_rank_is_stopped_do_not_hide_the_hang(begin) -> None:
-    run = begin(
-        "init", "step=3", "a0:r0:silent=1.8", "a0:r0:peerloss", "a0:r1:signal=19", "a0:r1:silent=60", "finish",
-        workers=2, options=("--set", "hang_after_s=2"),
-    )  # fmt: skip
+    culprit, victim = ("a0:r1:signal=19", "a0:r1:silent=60"), ("a0:r0:silent=1.8", "a0:r0:peerloss")
+    actions = ("init", "meet=start", "step=3", *victim, *culprit, "finish")
+    run = begin(*actions, workers=2, options=("--set", "hang_after_s=2"))
     assert run.wait() == 0, run.err
     assert (run.failure()["rank"], run.failure()["failure_class"]) == (1, "hung")
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import signal
+import socket
 import subprocess
 import sys
 import time
@@ -13,6 +14,7 @@ from pathlib import Path
 import psutil
 
 from gscalar.model import events
+from gscalar.state.records import RecordWriter
 from gscalar.testing.processes import marked, wait_until
 
 
@@ -190,6 +192,20 @@ def test_a_run_that_goes_on_is_not_resumed_a_second_time(begin, gscalar) -> None
     assert sorted(path.name for path in run.folder.records.iterdir()) == ["a000-r00000.rec", "supervisor-a000.rec"]
     run.process.send_signal(signal.SIGINT)
     assert run.wait() == 130
+
+
+def test_a_script_that_runs_alone_is_not_joined_by_a_supervisor(begin, gscalar) -> None:
+    run = begin("init", "step=1", "finish")
+    assert run.wait() == 0
+    # This process, as if it were a script that goes on with the run by itself.
+    start = psutil.Process().create_time()
+    header = events.Header(1, run.run, 1, 0, 1, "worker", socket.gethostname(), os.getpid(), start, 0, "0")
+    writer = RecordWriter(run.folder.worker_record(1, 0), header)
+    refused = gscalar("run", "--resume", run.run)
+    assert (refused.returncode, "[run-active]" in refused.stderr) == (2, True), refused.stderr
+    writer.emit(events.RunEnded(1, "completed"))
+    writer.close()
+    assert gscalar("run", "--resume", run.run).returncode == 0
 
 
 def test_resuming_takes_new_values_and_records_them_for_the_attempt(begin, show) -> None:

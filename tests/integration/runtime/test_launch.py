@@ -15,12 +15,18 @@ from gscalar.runtime.launch import run_id_of
 pytestmark = pytest.mark.torch
 
 WORKER = """
-import json, os, pathlib, sys
+import json, os, pathlib, sys, time
 from gscalar.runtime.launch import read_launch
 launch = read_launch(os.environ, script=sys.argv[0])
 fields = {name: getattr(launch, name) for name in ("launcher", "identity", "unique", "rank", "world", "attempt")}
-name = f"{launch.attempt}-{launch.rank}.json"
-(pathlib.Path(sys.argv[1]) / name).write_text(json.dumps(fields))
+folder = pathlib.Path(sys.argv[1])
+draft = folder / f"{launch.attempt}-{launch.rank}.draft"
+draft.write_text(json.dumps(fields))
+draft.rename(draft.with_suffix(".json"))
+# The agent ends all workers when one fails, so nobody leaves before all have written.
+deadline = time.monotonic() + 60
+while len(list(folder.glob(f"{launch.attempt}-*.json"))) < launch.world and time.monotonic() < deadline:
+    time.sleep(0.05)
 sys.exit(1 if launch.attempt == 0 and sys.argv[2] == "fail-once" else 0)
 """
 

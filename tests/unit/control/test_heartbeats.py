@@ -42,6 +42,7 @@ CASES: dict[str, tuple[list[RankBeat], dict[int, str], tuple[int, tuple[int, ...
         (1, (0, 2)),
     ),
     "the others go on without it": ([beat(0, 1, step=90), beat(1, 31, step=5)], {}, (1, ())),
+    "one that is nearly late waits already": ([beat(0, 20, step=6), beat(1, 31, step=5)], {}, (1, (0,))),
     "it waits for one that still beats at the same step": ([beat(0, 1), beat(1, 31)], {}, None),
     "one that never came to its first beat holds the others up": (
         [beat(0, 31, step=0), beat(1, 50, step=0, armed=False)],

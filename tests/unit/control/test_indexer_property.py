@@ -16,8 +16,9 @@ from hypothesis import strategies as st
 from gscalar.control.indexer import rebuild, refresh
 from gscalar.control.indexing.run_index import RunIndex
 from gscalar.model import events
-from gscalar.state.catalog import Catalog, open_catalog, schema
-from gscalar.state.home import Home
+from gscalar.state.catalog import Catalog, open_catalog, schema, storing
+from gscalar.state.home import Home, RunFolder
+from gscalar.state.records.reader import Frame, RecordTail
 from gscalar.testing.builders import RunBuilder
 
 # What may be different: when the files were looked at.
@@ -120,5 +121,46 @@ def compare(home: Home, script: list[tuple[str, str, int]], ends: bool) -> None:
             run.abandon()
         refresh(home, catalog, is_alive=alive)
         incremental = dump(catalog)
+        with catalog.read() as connection:
+            (summary,) = storing.load_runs(connection, [run.run_id])
         rebuild(home, is_alive=alive)
         assert dump(catalog) == incremental
+        got = {name: (each.count, repr(each.last), each.min, each.max) for name, each in summary.metrics.items()}
+        assert repr(got) == repr(plain_metrics(run.folder))
+
+
+def plain_metrics(folder: RunFolder) -> dict[str, tuple[int, str, float, float]]:
+    """Return count, last, min and max of each metric, computed the simple way: everything in memory."""
+    logged: dict[tuple[int, int], list[tuple[int, str, float]]] = {}
+    starts: dict[int, int] = {}
+    for path in sorted(folder.records.glob("a*-r*.rec")):
+        attempt, rank = int(path.stem[1:4]), int(path.stem[6:])
+        tail = RecordTail(path)
+        for item in tail.poll():
+            event = item.event if isinstance(item, Frame) else None
+            values = logged.setdefault((attempt, rank), [])
+            if isinstance(event, events.Resumed):
+                starts[attempt] = event.step
+            elif isinstance(event, events.Step):
+                starts.setdefault(attempt, -1)
+                rates = (event.tokens / event.duration_s, event.samples / event.duration_s)
+                names = ("train/loss", "train/lr", "train/step_s", "train/tokens_per_s", "train/samples_per_s")
+                told = zip(names, (event.loss, event.lr, event.duration_s, *rates), strict=True)
+                values += [(event.step, name, value) for name, value in told]
+            elif isinstance(event, events.Finished):
+                starts.setdefault(attempt, -1)
+            elif isinstance(event, events.Points):
+                values += [(event.step, name, value) for name, value in (tail.values(event) or {}).items()]
+    kept: dict[str, dict[int, list[float]]] = {}
+    for (attempt, rank), values in sorted(logged.items()):
+        cut = min((start for later, start in starts.items() if later > attempt), default=2**62)
+        for step, name, value in values:
+            if step <= cut:
+                kept.setdefault(name, {}).setdefault(rank, []).append(value)
+    found = {name: of_rank[min(of_rank)] for name, of_rank in sorted(kept.items())}
+    return {name: (len(values), repr(values[-1]), *extremes(values)) for name, values in found.items()}
+
+
+def extremes(values: list[float]) -> tuple[float, float]:
+    numbers = [value for value in values if value == value]
+    return min(numbers, default=float("nan")), max(numbers, default=float("nan"))

@@ -39,6 +39,7 @@ KEPT_VALUES = [
     "node[01-32,40],gpu[1-4]", "NCCL_SOCKET_IFNAME=eth0", "expandable_segments:True,max_split_size_mb:512",
     "https://example.org/data.tar?version=2#part", "git@github.com:owner/repo.git", "run.py --lr 3e-4 --num_tokens=100",
     "mlx5_0:1,mlx5_1:1,mlx5_2:1,mlx5_3:1,mlx5_4:1,mlx5_5:1", "a=b", "{\"lr\": 0.1, \"name\": \"x\"}", "",
+    "/a1B/c2D/e3F/g4H/i5J/k6L/m7N/o8P/q9R", "a1B/c2D/e3F/g4H/i5J/k6L/m7N/o8P/q9R",
     "A_RATHER_LONG_CONSTANT_NAME_WITH_4_DIGITS_2024", "/home/me/MyProject2024/src/MyPackage/SomeLongModuleName",
 ]  # fmt: skip
 TEXT = st.text(st.characters(exclude_categories=["Cs", "Cc"]), max_size=60)

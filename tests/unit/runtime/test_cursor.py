@@ -234,6 +234,12 @@ def test_a_change_of_world_in_an_epoch_loses_and_repeats_nothing(
     assert tail[-1][0].after == Cursor(1, 0, stop + len(tail))
 
 
+def test_drop_last_drops_what_does_not_fill_a_batch_of_the_new_world() -> None:
+    batches = take(order(size=17, batch_size=4, drop_last=True), 5, Cursor(0, 3, 1))
+    assert [batch.num_global for batch in batches] == [4] * 5
+    assert [batch.ends_epoch for batch in batches] == [False, False, True, False, False]
+
+
 def test_a_cursor_whose_epoch_has_nothing_left_begins_the_next_one() -> None:
     dropping = order(size=10, batch_size=4, drop_last=True)
     assert dropping.batches_left(Cursor(0, 8, 2)) == 0

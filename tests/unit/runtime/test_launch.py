@@ -83,6 +83,7 @@ PLACES: dict[str, tuple[dict[str, str], str, tuple[int, int, int, int], int]] = 
     "srun from inside a pty shell": ({**SRUN, "SLURM_PTY_PORT": "39933"}, "slurm", (3, 4, 0, 1), 0),
     "srun with RANK and WORLD_SIZE translated": ({**SRUN, "RANK": "3", "WORLD_SIZE": "4"}, "slurm",
                                                 (3, 4, 0, 1), 0),
+    "ranks of one's own inside srun": ({**SRUN, **MASTER, "RANK": "0", "WORLD_SIZE": "4"}, "torchrun", (0, 4, 0, 1), 0),
     "srun with only WORLD_SIZE exported": ({**SRUN, "WORLD_SIZE": "4"}, "slurm", (3, 4, 0, 1), 0),
     "srun with pmi2": ({**SRUN, "PMI_RANK": "3", "PMI_SIZE": "4"}, "slurm", (3, 4, 0, 1), 0),
     "mpirun of Open MPI": (OPEN_MPI, "mpi", (2, 4, 2, 4), 0),

@@ -222,14 +222,13 @@ class LocalGang:
             self._lose(f"the process that kept the workers failed: {event['crash']}")
         else:
             self._waiting.discard(event["exit"])
-            signum = event.get("signum")
             self._exits.append(
                 WorkerExit(
                     rank=event["exit"],
                     time_ns=event["time_ns"],
                     code=event.get("code"),
-                    signum=signum,
-                    oom_killed=signum == signal.SIGKILL and count_oom_kills() > self._oom_kills,
+                    signum=event.get("signum"),
+                    oom_killed=count_oom_kills() > self._oom_kills,
                     detail=event.get("detail", ""),
                     dropped_bytes=event["dropped"],
                 )

@@ -159,6 +159,7 @@ class Keeper:
             if self._commands in ready:
                 more = self._read_lines()
                 if more is None:
+                    self._kill_all()
                     return
                 pending = more
 

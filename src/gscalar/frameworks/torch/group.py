@@ -67,7 +67,7 @@ class HostGroup:
         size = torch.tensor([len(payload)])
         dist.broadcast(size, 0, group=self._group)
         content = torch.zeros(int(size), dtype=torch.uint8)
-        if self._rank == 0 and payload:
+        if self._rank == 0:
             content = _as_tensor(payload)
         dist.broadcast(content, 0, group=self._group)
         return content.numpy().tobytes()
@@ -93,6 +93,8 @@ class HostGroup:
 
 
 def _as_tensor(payload: bytes) -> torch.Tensor:
+    if not payload:  # which frombuffer refuses
+        return torch.zeros(0, dtype=torch.uint8)
     return torch.frombuffer(bytearray(payload), dtype=torch.uint8)
 
 

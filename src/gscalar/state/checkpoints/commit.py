@@ -72,7 +72,7 @@ def commit_checkpoint(folder: Path, draft: Path, step: int, facts: dict[str, Any
     return SavedCheckpoint(step, folder / place.name, num_bytes, sha256, dict(facts), replaced)
 
 
-def save_checkpoint(folder: Path, step: int, facts: dict[str, Any], write: Callable[[Path], None]) -> SavedCheckpoint:
+def save_checkpoint(folder: Path, step: int, facts: dict[str, Any], write: Callable[[Path], object]) -> SavedCheckpoint:
     """Return a committed checkpoint of what `write` puts into the draft folder that it is given.
 
     Raises:

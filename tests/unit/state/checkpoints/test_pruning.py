@@ -28,7 +28,7 @@ CASES: dict[str, tuple[set[int], int, list[int]]] = {
 
 
 def save(folder: Path, step: int) -> SavedCheckpoint:
-    return save_checkpoint(folder, step, {}, lambda draft: (draft / "file").write_text("x") and None)
+    return save_checkpoint(folder, step, {}, lambda draft: (draft / "file").write_text("x"))
 
 
 def steps(folder: Path) -> list[int]:

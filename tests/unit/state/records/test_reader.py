@@ -8,7 +8,7 @@ from unittest import mock
 
 import msgspec
 import pytest
-from hypothesis import example, given
+from hypothesis import assume, example, given
 from hypothesis import strategies as st
 
 from gscalar.model.events import Beat, Event, Failure, Names, Note, Points, Step
@@ -134,6 +134,7 @@ def test_bytes_lost_or_inserted_between_frames_are_one_damage(
     lost = data.draw(st.integers(1, frames[cut].end - frames[cut].offset - 1))
     inserted = data.draw(st.binary(max_size=30))
     start = frames[cut].offset
+    assume(not inserted.endswith(before[start : start + lost]))  # which would put the frame together again
     after = before[:start] + inserted + before[start + lost :]
     shift = len(inserted) - lost
     want = [("Frame", frame.offset, frame.end) for frame in frames[:cut]]
@@ -172,6 +173,37 @@ def test_a_frame_of_many_windows_is_read_also_right_after_damage() -> None:
         ("Frame", len(small) + 11, len(content) - len(small)),
         ("Frame", len(content) - len(small), len(content)),
     ]
+
+
+@pytest.mark.parametrize("claimed", [20, 1000])
+@pytest.mark.parametrize("chunk", [1, 7, 20, 32])
+def test_what_looks_like_a_frame_at_the_border_of_a_window_hides_none_behind_it(claimed: int, chunk: int) -> None:
+    # It claims more bytes than the window has left, so that the window moves on to it.
+    claim = claimed.to_bytes(4, "little") + b"crc?" + b"\x93\xa1"
+    data, frames = build([Beat(number, "y") for number in range(80)])
+    for before in range(1, 2 * chunk + 30):
+        damaged = b"\x01" * before + claim
+        want = [("Damage", 0, len(damaged))]
+        want += [("Frame", frame.offset + len(damaged), frame.end + len(damaged)) for frame in frames]
+        assert places(read(damaged + data, chunk=chunk)) == want, before
+
+
+class ChangingFile(io.BytesIO):
+    """Ends with half a frame, which another frame has replaced by the next read."""
+
+    def __init__(self, *parts: bytes) -> None:
+        super().__init__()
+        self.parts = list(parts)
+
+    def read(self, size: int | None = -1) -> bytes:
+        return self.parts.pop(0) if self.parts else b""
+
+
+def test_half_a_frame_is_not_put_together_with_what_was_written_in_its_place() -> None:
+    whole, last = encode_event(Beat(1, "whole")), encode_event(Beat(4, "last"))
+    torn, other = encode_event(Note(2, "info", "torn", "t" * 50)), encode_event(Note(3, "info", "other", "o" * 90))
+    file = ChangingFile(whole + torn[:30], other[30:] + last)
+    assert places(list(scan(file, 0))) == [("Frame", 0, len(whole))]
 
 
 @pytest.mark.parametrize(

@@ -1,0 +1,53 @@
+"""Gangs of real worker processes, as any launcher would start them."""
+
+from __future__ import annotations
+
+import os
+import socket
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+LIMIT_S = 240.0
+
+
+def free_port() -> int:
+    """Return a port that nothing listened on a moment ago."""
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return int(probe.getsockname()[1])
+
+
+@pytest.fixture(scope="session")
+def script_environment() -> dict[str, str]:
+    """The variables with which a test's script starts: one thread a worker, and no launcher's."""
+    kept = {name: value for name, value in os.environ.items() if name not in ("RANK", "WORLD_SIZE", "LOCAL_RANK")}
+    return {**kept, "OMP_NUM_THREADS": "1", "PYTHONWARNINGS": "default"}
+
+
+@pytest.fixture
+def gang(
+    spawn: Callable[..., subprocess.Popen[Any]], home: Path, script_environment: dict[str, str], tmp_path: Path
+) -> Callable[..., None]:
+    """Run a script on every rank of a world, without a supervisor; fail where a rank does."""
+
+    def run(script: Path, world: int, *arguments: str | Path, **environment: str) -> None:
+        port = free_port()
+        logs = [tmp_path / f"{script.stem}-{world}-{rank}.log" for rank in range(world)]
+        started = []
+        for rank, log in enumerate(logs):
+            place = {"RANK": rank, "WORLD_SIZE": world, "LOCAL_RANK": rank, "LOCAL_WORLD_SIZE": world}
+            variables = {name: str(value) for name, value in place.items()} if world > 1 else {}
+            variables |= {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port), "GSCALAR_HOME": str(home)}
+            with log.open("w") as file:
+                command = [sys.executable, script, *arguments]
+                variables = {**script_environment, **variables, **environment}
+                started.append(spawn(command, stdout=file, stderr=subprocess.STDOUT, env=variables, cwd=tmp_path))
+        codes = [process.wait(LIMIT_S) for process in started]
+        assert codes == [0] * world, "\n".join(log.read_text() for log in logs)
+
+    return run

@@ -1,0 +1,156 @@
+"""Every recipe runs, at a small size, as its reader would run it; and reads like a tutorial."""
+
+from __future__ import annotations
+
+import ast
+import importlib.util
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import gscalar
+
+ROOT = Path(__file__).resolve().parents[2]
+RECIPES = ROOT / "recipes"
+NAMES = sorted(path.parent.name for path in RECIPES.glob("*/job.yaml"))
+GSCALAR = [sys.executable, "-m", "gscalar"]
+MOST_LINES = 120
+LIMIT_S = 240
+FOUND = ("baseline/order0", "baseline/order1", "baseline/gzip", "baseline/xz", "val/bits_per_byte")
+
+# What makes a recipe small enough for a test.
+SMALL = {
+    "bytes_lm": {
+        "d_model": 32, "layers": 1, "heads": 2, "context": 32, "batch_size": 4, "steps": 6, "eval_every": 3,
+        "max_bytes": 60_000,
+    },
+    "digits": {"epochs": 12, "eval_every": 100},
+    "fashion": {"epochs": 1, "batch_size": 32, "eval_every": 20, "max_images": 2000},
+}  # fmt: skip
+
+
+def run(*arguments: str, **options: Any) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        [*GSCALAR, *arguments], capture_output=True, text=True, timeout=LIMIT_S, check=False, cwd=ROOT, **options
+    )
+
+
+def train(name: str) -> tuple[dict[str, Any], str]:
+    """Run a recipe at its small size; return what `show` says of it, and what it printed."""
+    sizes = [word for key, value in SMALL[name].items() for word in ("--set", f"config.{key}={value}")]
+    done = run("run", f"recipes/{name}", *sizes)
+    assert done.returncode == 0, f"{done.stdout}\n{done.stderr}"
+    shown = run("show", name, "--json")
+    assert shown.returncode == 0, shown.stderr
+    found: dict[str, Any] = json.loads(shown.stdout)
+    assert found["status"] == "completed"
+    return found, done.stdout
+
+
+@pytest.mark.torch
+@pytest.mark.usefixtures("home")
+def test_bytes_lm_ends_with_its_bits_per_byte_beside_those_of_simpler_models() -> None:
+    shown, printed = train("bytes_lm")
+
+    assert shown["steps"] == 6
+    assert shown["attempts"][0]["world"] == 2
+    assert shown["tokens"] == 6 * 2 * 4 * 32
+    got = {name: shown["metrics"][name]["last"] for name in shown["metrics"] if name.startswith(("val/", "baseline/"))}
+    assert sorted(got) == sorted(FOUND)
+    # An untrained model knows no more than that there are 256 bytes; text is far from random.
+    assert 4 < got["val/bits_per_byte"] < 8
+    assert 0.5 < got["baseline/xz"] < got["baseline/gzip"] < got["baseline/order1"] < got["baseline/order0"] < 6
+    assert shown["metrics"]["val/bits_per_byte"]["count"] >= 3
+    assert [line.split()[0] for line in printed.splitlines() if line.startswith("  ")] == list(FOUND)
+
+
+@pytest.mark.torch
+@pytest.mark.skipif(
+    importlib.util.find_spec("sklearn") is None,
+    reason="needs scikit-learn: .venv/bin/pip install -c constraints.txt -e '.[recipes]'",
+)
+@pytest.mark.usefixtures("home")
+def test_digits_names_the_held_out_digits_rightly() -> None:
+    shown, printed = train("digits")
+
+    assert shown["attempts"][0]["world"] == 1
+    assert shown["metrics"]["val/accuracy"]["last"] > 0.96
+    assert "held-out digits are named rightly" in printed
+
+
+@pytest.mark.torch
+@pytest.mark.debian("dataset-fashion-mnist")
+@pytest.mark.usefixtures("home")
+def test_fashion_learns_from_a_few_images_what_most_clothes_are() -> None:
+    shown, printed = train("fashion")
+
+    assert shown["attempts"][0]["world"] == 2
+    assert shown["metrics"]["val/accuracy"]["last"] > 0.5
+    assert shown["metrics"]["val/loss"]["last"] < 1.5
+    assert "of the 2,000 held-out images" in printed
+
+
+ABSENT = {
+    "digits": ("raise ImportError('sklearn')", "scikit-learn, which is not installed: pip install scikit-learn"),
+    "fashion": ("", "Do: apt-get install dataset-fashion-mnist"),
+}
+
+
+@pytest.mark.torch
+@pytest.mark.parametrize("name", ABSENT)
+def test_a_recipe_without_its_data_says_what_to_install(name: str, home: Path, tmp_path: Path) -> None:
+    blocker, want = ABSENT[name]
+    folder = tmp_path / name
+    folder.mkdir()
+    script = (RECIPES / name / "train.py").read_text().replace("/usr/share/datasets", str(tmp_path / "absent"))
+    (folder / "train.py").write_text(script)
+    (folder / "job.yaml").write_text((RECIPES / name / "job.yaml").read_text())
+    modules = tmp_path / "modules" / "sklearn"
+    modules.mkdir(parents=True)
+    (modules / "__init__.py").write_text(blocker)
+
+    done = run("run", str(folder), env={**os.environ, "PYTHONPATH": str(modules.parent)})
+
+    assert done.returncode == 1
+    assert want in done.stderr
+    assert "Traceback" not in done.stdout + done.stderr
+    (found,) = json.loads(run("runs", "--json").stdout)
+    assert (found["status"], len(found["attempts"])) == ("failed", 1)
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_a_script_is_short(name: str) -> None:
+    lines = (RECIPES / name / "train.py").read_text().splitlines()
+    assert len(lines) < MOST_LINES
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_a_script_uses_public_names_only(name: str) -> None:
+    tree = ast.parse((RECIPES / name / "train.py").read_text())
+    imported = [alias.name for node in ast.walk(tree) if isinstance(node, ast.Import) for alias in node.names]
+    imported += [node.module or "" for node in ast.walk(tree) if isinstance(node, ast.ImportFrom)]
+    assert [module for module in imported if module.split(".")[0] == "gscalar"] == ["gscalar"]
+    used = {
+        node.attr
+        for node in ast.walk(tree)
+        if isinstance(node, ast.Attribute) and isinstance(node.value, ast.Name) and node.value.id == "gscalar"
+    }
+    assert used <= set(gscalar.__all__)
+
+
+def test_every_recipe_has_a_test_at_a_small_size() -> None:
+    assert sorted(SMALL) == NAMES
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_the_defaults_of_a_script_are_the_keys_of_its_job(name: str) -> None:
+    """A key that only one of them has would be a setting that does nothing, or one nobody finds."""
+    job = (RECIPES / name / "job.yaml").read_text()
+    for key in SMALL[name]:
+        assert f"  {key}: " in job
+        assert f'"{key}": ' in (RECIPES / name / "train.py").read_text()
