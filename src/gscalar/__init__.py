@@ -82,6 +82,9 @@ def _framework_of(objects: Sequence[Any]) -> Framework:
             from gscalar.frameworks.torch.adapter import TorchFramework
 
             return TorchFramework()
+    loaded = None if objects else _loaded_framework()  # run.reduce before run.prepare
+    if loaded is not None:
+        return loaded
     kinds = ", ".join(f"{type(item).__module__}.{type(item).__name__}" for item in objects)
     raise UserError(
         code="unsupported-object",
@@ -108,3 +111,7 @@ def __getattr__(name: str) -> Any:
 
         return Run
     raise AttributeError(f"module 'gscalar' has no attribute {name!r}")
+
+
+def __dir__() -> list[str]:
+    return sorted({*globals(), "Run"})

@@ -41,6 +41,7 @@ CODES: Final[dict[str, str]] = {
     "catalog-busy": "Another process was writing the catalog for too long.",
     "data-too-small": "The data set has fewer samples than there are workers.",
     "nonfinite": "The loss or a gradient is NaN or infinite and `on_nonfinite` is `stop`.",
+    "mixed-weights": "Some micro-steps of one optimizer step were given a weight and others not.",
     "not-prepared": "An object was used that `prepare` has not seen.",
     "schedule-twice": "The script gives a schedule object and the plan gives one too.",
     "prepare-twice": "`prepare` was given models or optimizers a second time.",

@@ -242,7 +242,8 @@ def _write_job(path: Path, run_id: str, stored: StoredJob) -> None:
         "spec": to_plain(stored.resolved.spec),
         "origins": dict(stored.resolved.origins),
     }
-    write_atomic(path, json_text(job).encode())
+    # The spec's `env` may hold secrets, which a resumed run needs as they are.
+    write_atomic(path, json_text(job).encode(), private=True)
 
 
 @contextmanager

@@ -13,7 +13,7 @@ from __future__ import annotations
 import itertools
 import re
 from collections.abc import Mapping, Sequence
-from typing import Final
+from typing import Any, Final
 
 REDACTED: Final = "[redacted]"
 
@@ -71,6 +71,12 @@ def redact_words(words: Sequence[str]) -> list[str]:
         safe.append(REDACTED if secret_follows and not is_option else redact_text(word))
         secret_follows = is_option and "=" not in word and is_secret_name(word)
     return safe
+
+
+def redact_spec(spec: Mapping[str, Any]) -> dict[str, Any]:
+    """Return a job spec's plain dict as it may be recorded: its command and environment without secrets."""
+    env, command = spec.get("env") or {}, spec.get("command") or []
+    return {**spec, "env": redact_variables(env), "command": redact_words(command)}
 
 
 def redact_text(text: str) -> str:

@@ -23,9 +23,11 @@ class RunEnd:
 
     def __init__(self, opened: Opened) -> None:
         self._writer = opened.writer
+        self._control = opened.folder.control
         self._rank = opened.launch.rank
         self._attempt = opened.attempt
         self._ends_run = not opened.supervised and opened.launch.rank == 0
+        self._cancel_file = opened.folder.control / "cancel"
         self.is_peer_loss: Callable[[BaseException], bool] = lambda error: False
         self.step = 0
         self.failed = False
@@ -56,8 +58,12 @@ class RunEnd:
         self._end(Status.FAILED, "failed", _plain(failure))
 
     def stop(self) -> None:
-        """End resumable, after an acknowledged request."""
-        self._end(Status.INTERRUPTED, "stopped", None)
+        """End resumable, after a request: acknowledged at a step border, or obeyed outside a loop."""
+        if self.closed:
+            return
+        if not self.failed:
+            cancelled = self._cancel_file.exists()  # `gscalar cancel` writes it before it sends the signal
+            self._end(Status.CANCELLED if cancelled else Status.INTERRUPTED, "stopped", None)
         self._close()
 
     def complete(self, state: RunState, digests: Mapping[str, str]) -> None:

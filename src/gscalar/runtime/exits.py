@@ -22,6 +22,7 @@ class ExitWatch:
 
     def __init__(self, *, on_failure: Callable[[BaseException], None], on_exit: Callable[[int], None]) -> None:
         self.stop_requested = False
+        self.terminated = False  # by a SIGTERM that no training loop was there to obey
         self.in_loop = False
         self._on_failure = on_failure
         self._on_exit = on_exit
@@ -57,12 +58,16 @@ class ExitWatch:
         if threading.current_thread() is threading.main_thread() and self._previous_signal is not None:
             signal.signal(signal.SIGTERM, self._previous_signal)
 
+    def note_exit(self, code: object) -> None:
+        """Remember the code of a SystemExit that was seen on its way out."""
+        self._exit_code = 0 if code is None else code if isinstance(code, int) else 1
+
     def _excepthook(self, kind: type[BaseException], error: BaseException, trace: TracebackType | None) -> None:
         self._on_failure(error)
         self._previous_hook(kind, error, trace)
 
     def _exit(self, code: object = None, /) -> None:
-        self._exit_code = 0 if code is None else code if isinstance(code, int) else 1
+        self.note_exit(code)
         self._previous_exit(code)  # type: ignore[arg-type]  # whatever the script gave
 
     def _at_exit(self) -> None:
@@ -74,4 +79,6 @@ class ExitWatch:
         if first and callable(self._previous_signal):
             self._previous_signal(signum, frame)
         if not first or not self.in_loop:
+            self.terminated = True
+            self._exit_code = 128 + signum
             raise SystemExit(128 + signum)

@@ -21,12 +21,14 @@ from typing import Any
 import psutil
 
 from gscalar.base.canonical import json_text
+from gscalar.base.errors import EnvironmentProblem
 from gscalar.base.ids import new_id
 from gscalar.base.version import __version__
 from gscalar.model.events import RECORD_VERSION, AttemptStarted, Header, WorkerStarted
 from gscalar.model.parsing import from_plain, load_environment, merge_script_arguments, to_plain
 from gscalar.model.spec import ResolvedSpec
 from gscalar.observation.environment import capture_environment
+from gscalar.observation.secrets import redact_spec
 from gscalar.runtime.launch import Launch, read_launch, run_id_of
 from gscalar.state.files import write_atomic
 from gscalar.state.home import RunFolder, open_home
@@ -54,7 +56,7 @@ def open_worker(arguments: Mapping[str, Any], home_argument: str | os.PathLike[s
         EnvironmentProblem: `home-not-writable`, `launcher-unclear`.
         UserError: an argument that no spec would take.
     """
-    launch = read_launch(os.environ)
+    launch = read_launch(os.environ, script=sys.argv[0])
     supervised = launch.launcher == "gscalar"
     home = open_home(launch.home or home_argument)
     job = _read_job(launch.job_file)
@@ -80,9 +82,11 @@ def open_worker(arguments: Mapping[str, Any], home_argument: str | os.PathLike[s
         gscalar=__version__,
     )
     writer = RecordWriter(folder.worker_record(attempt, launch.rank), header)
-    spec = to_plain(resolved.spec)
+    spec = redact_spec(to_plain(resolved.spec))
     environment = capture_environment(os.environ, Path.cwd(), sys.argv)
     if not supervised and launch.rank == 0:
+        for request in ("stop.json", "cancel"):  # those of an attempt before
+            (folder.control / request).unlink(missing_ok=True)
         writer.emit(AttemptStarted(attempt, time.time_ns(), launch.world, (os.getpid(),)))
     started = WorkerStarted(time.time_ns(), resolved.spec.project, name, spec, dict(resolved.origins), environment)
     writer.emit(started)
@@ -109,8 +113,17 @@ def _identify(launch: Launch, runs: Path) -> tuple[str, int]:
     if launch.launcher == "gscalar":
         assert launch.run_id is not None
         return launch.run_id, launch.attempt
-    if launch.world > 1:
-        return launch.run_id or run_id_of(launch.identity), launch.attempt
+    if launch.launcher != "alone":
+        run_id = launch.run_id or run_id_of(launch.identity)
+        record = RunFolder(runs / run_id).worker_record(launch.attempt, launch.rank)
+        if not launch.unique and record.exists():
+            raise EnvironmentProblem(
+                code="launcher-unclear",
+                what="This launch cannot be told from an earlier one, whose record is there already.",
+                value=run_id,
+                next_step="Set GSCALAR_RUN_ID to a new word on all ranks, or give torchrun a --rdzv-id of its own.",
+            )
+        return run_id, launch.attempt
     run_id = launch.run_id or new_id(time.time_ns(), os.urandom(16))
     # A script alone that names its run goes on with it: the next attempt is the first unused one.
     attempt = launch.attempt
@@ -132,4 +145,5 @@ def _write_job(folder: RunFolder, run_id: str, name: str, resolved: ResolvedSpec
         "spec": spec,
         "origins": dict(resolved.origins),
     }
-    write_atomic(folder.job_file, json_text(job).encode())
+    # The spec's `env` may hold secrets, which a resumed run needs as they are.
+    write_atomic(folder.job_file, json_text(job).encode(), private=True)

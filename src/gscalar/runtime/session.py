@@ -15,7 +15,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
 from gscalar.base.errors import TrainingError, UserError
-from gscalar.model.events import Adopted, StopAcknowledged
+from gscalar.model.events import Adopted, Nonfinite, StopAcknowledged
 from gscalar.model.status import Exit
 from gscalar.runtime.checkpointing import Checkpointer
 from gscalar.runtime.closing import RunEnd
@@ -228,13 +228,11 @@ class Run:
         training.agreement, training.scale = training.engine.sync()
         if training.agreement.nonfinite and self._spec.on_nonfinite == "stop":
             name = self._framework_for(()).tools().first_nonfinite(training.trainee)
-            raise TrainingError(
-                code="nonfinite",
-                what=f"The loss is not finite in step {self.state.step + 1} (seen on rank {self.rank}); "
-                f"first non-finite parameter or gradient: {name or 'none'}.",
-                next_step="Lower the learning rate, set plan.clip_norm, or look at the batch; "
-                "`on_nonfinite: warn` goes on.",
-            )
+            seen_here = training.engine.nonfinite
+            if seen_here:
+                self._recording.emit(Nonfinite(time.time_ns(), self.state.step + 1, self.rank, "loss", name))
+            ranks = training.group.start_sum([float(seen_here and rank == self.rank) for rank in range(self.world)])()
+            raise nonfinite_error(self.state.step + 1, [rank for rank, seen in enumerate(ranks) if seen], name)
 
     def update(self) -> None:
         """Clip, move the optimizers and the schedule, zero the gradient, and count the step."""
@@ -314,7 +312,9 @@ class Run:
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: object) -> None:
         if error is None:
             self.finish()
-        elif not isinstance(error, SystemExit):
+        elif isinstance(error, SystemExit):
+            self._exits.note_exit(error.code)
+        else:
             self._failed(error)
 
     @property
@@ -357,7 +357,10 @@ class Run:
         if self._training is not None:
             self._training.saving.checkpointer.wait()
         self._recording.stop_flushing()
-        self._end.abandon(exit_code)
+        if self._exits.terminated:
+            self._end.stop()
+        else:
+            self._end.abandon(exit_code)
 
     def _framework_for(self, objects: Sequence[Any]) -> Framework:
         if self._framework is None:
@@ -400,6 +403,17 @@ def open_run(
     if framework is not None:
         framework.tools().seed(run.seed, opened.resolved.spec.deterministic)
     return run
+
+
+def nonfinite_error(step: int, ranks: Sequence[int], name: str) -> TrainingError:
+    """Return the error that ends a training whose loss is not finite on these ranks."""
+    places = f"rank {ranks[0]}" if len(ranks) == 1 else f"ranks {', '.join(map(str, ranks))}"
+    return TrainingError(
+        code="nonfinite",
+        what=f"The loss is not finite in step {step} on {places}; "
+        f"first non-finite parameter or gradient: {name or 'none'}.",
+        next_step="Lower the learning rate, set plan.clip_norm, or look at the batch; `on_nonfinite: warn` goes on.",
+    )
 
 
 def _listed(values: Any) -> Sequence[Any]:

@@ -8,6 +8,7 @@ taken.
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Iterator, MutableMapping
 from typing import Any, Protocol, runtime_checkable
 
@@ -71,6 +72,8 @@ class RunState(MutableMapping[str, Any]):
                 next_step="Store numbers, strings, lists and dicts, or give the object those two methods.",
             ) from error
         self._values[name] = value
+        self._objects.pop(name, None)
+        self._waiting.pop(name, None)
 
     def __delitem__(self, name: str) -> None:
         if name in self._objects:
@@ -86,16 +89,18 @@ class RunState(MutableMapping[str, Any]):
         return len(self._values) + len(self._objects)
 
     def to_plain(self) -> dict[str, Any]:
-        """Return everything here as plain values for a checkpoint."""
-        return {
+        """Return a copy of everything here, as plain values for a checkpoint."""
+        plain = {
             "step": self.step,
             "tokens": self.tokens,
             "samples": self.samples,
             "cursors": {name: cursor.to_plain() for name, cursor in self.cursors.items()},
-            "data_states": dict(self.data_states),
-            "values": dict(self._values),
+            "data_states": self.data_states,
+            "values": self._values,
             "objects": {**self._waiting, **{name: item.state_dict() for name, item in self._objects.items()}},
         }
+        # It is written while the script goes on changing its lists and dicts.
+        return copy.deepcopy(plain)
 
     def restore(self, plain: dict[str, Any]) -> None:
         """Take back what `to_plain` gave; objects that the script has not given yet wait for it."""

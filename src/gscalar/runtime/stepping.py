@@ -12,7 +12,8 @@ and the factor goes into the loss; given weights are summed over ranks by a coll
 during the backward, and the gradient is scaled afterwards.
 
 The same collective carries what all ranks must decide together: a stop asked of any rank, a
-checkpoint that is due by rank 0's clock, and a non-finite loss anywhere. So every rank acts at the
+checkpoint that is due by rank 0's clock, a non-finite loss anywhere, and whether some micro-steps
+were given a weight and others not, which no factor could put right. So every rank acts at the
 same step, at the price of one small message a step that hides behind the backward.
 """
 
@@ -23,6 +24,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
 
+from gscalar.base.errors import UserError
 from gscalar.runtime.framework import Batch, Group, Trainee, Update
 
 
@@ -54,7 +56,7 @@ class _Open:
     weight: float = 0.0
     samples: float = 0.0
     tokens: float = 0.0
-    prescaled: bool = True
+    unscaled: int = 0  # micro-steps whose loss does not carry the whole factor yet
     nonfinite: bool = False
     losses: list[tuple[float, Callable[[], float]]] = field(default_factory=list)
 
@@ -91,9 +93,9 @@ class StepEngine:
         return self._border
 
     @property
-    def samples_open(self) -> float:
-        """Samples of this rank in the open step."""
-        return self._open.samples
+    def nonfinite(self) -> bool:
+        """Whether this rank saw a loss in the open step that is not finite (where it looks)."""
+        return self._open.nonfinite
 
     def expect(self, batch: Batch | None) -> None:
         """Make ready for the next micro-step; without a batch (a loop of the user's own) only count."""
@@ -114,7 +116,7 @@ class StepEngine:
         factor = given
         if known is not None:
             factor = given * self._world / known
-        step.prescaled = step.prescaled and known is not None
+        step.unscaled += known is None
         step.micro_steps += 1
         step.weight += given
         step.samples += num_samples
@@ -132,19 +134,32 @@ class StepEngine:
                 float(stop),
                 float(checkpoint),
                 float(step.nonfinite),
+                float(step.micro_steps),
+                float(step.unscaled),
             ]
             self._totals = self._group.start_sum(wants)
         self._trainee.backward(loss, factor)
         return seen
 
     def sync(self) -> tuple[Agreement, float]:
-        """Wait for the totals of all ranks; return what was agreed and the factor the gradient still needs."""
+        """Wait for the totals of all ranks; return what was agreed and the factor the gradient still needs.
+
+        Raises:
+            UserError: `mixed-weights`, on all ranks together.
+        """
         assert self._totals is not None, "sync follows the backward of a border"
-        weight, samples, tokens, stop, checkpoint, nonfinite = self._totals()
+        weight, samples, tokens, stop, checkpoint, nonfinite, micro_steps, unscaled = self._totals()
         self._totals = None
         agreement = Agreement(samples, tokens, stop > 0, checkpoint > 0, nonfinite > 0)
-        if self._open.prescaled:
+        if not unscaled:
             return agreement, 1.0
+        if unscaled < micro_steps:
+            raise UserError(
+                code="mixed-weights",
+                what="Some micro-steps of one optimizer step were given a weight and others not.",
+                value=f"{int(unscaled)} of {int(micro_steps)} with a weight",
+                next_step="Give run.step(loss, weight=...) in every micro-step and on every rank, or in none.",
+            )
         return agreement, self._world / weight if weight > 0 else 0.0
 
     def update(self, agreement: Agreement, scale: float, lr_factor: float | None) -> StepResult:

@@ -15,8 +15,8 @@ def fsync_folder(path: Path) -> None:
         os.close(fd)
 
 
-def write_atomic(path: Path, content: bytes) -> None:
-    """Replace the file's content durably by one rename.
+def write_atomic(path: Path, content: bytes, *, private: bool = False) -> None:
+    """Replace the file's content durably by one rename; `private` lets only its owner read it.
 
     Raises:
         OSError: as the system says (disk full, no permission); the old file is then untouched.
@@ -24,6 +24,8 @@ def write_atomic(path: Path, content: bytes) -> None:
     draft = path.with_name(f".{path.name}.{os.getpid()}.tmp")
     try:
         with draft.open("wb") as file:
+            if private:
+                os.fchmod(file.fileno(), 0o600)
             file.write(content)
             file.flush()
             os.fsync(file.fileno())

@@ -9,8 +9,8 @@ from __future__ import annotations
 from datetime import UTC, datetime
 from typing import Any
 
-from gscalar.state.catalog.rows import AttemptRow, RunSummary
-from gscalar.state.home import Home
+from gscalar.state.catalog.rows import AttemptRow, CheckpointRow, FailureRow, NoteRow, RunSummary
+from gscalar.state.home import Home, RunFolder
 
 
 def describe_run(home: Home, run: RunSummary) -> dict[str, Any]:
@@ -33,15 +33,7 @@ def describe_run(home: Home, run: RunSummary) -> dict[str, Any]:
             for name, each in run.metrics.items()
         },
         "digests": {"weights": None, "data": None, "spec": None} | run.digests,
-        "checkpoints": [
-            {
-                "step": each.step,
-                "path": str(folder.path / each.path),
-                "bytes": each.num_bytes,
-                "sha256": each.sha256,
-            }
-            for each in run.checkpoints
-        ],
+        "checkpoints": [_checkpoint(folder, each) for each in run.checkpoints],
         "environment": run.environment,
         "origins": run.origins,
         "world": run.world,
@@ -53,32 +45,8 @@ def describe_run(home: Home, run: RunSummary) -> dict[str, Any]:
         "last_seen": iso_time(run.last_seen_ns),
         "throughput": run.throughput,
         "facts": run.facts,
-        "failures": [
-            {
-                "time": iso_time(each.time_ns),
-                "attempt": each.attempt,
-                "rank": each.rank,
-                "step": each.step,
-                "failure_class": each.failure_class,
-                "kind": each.kind,
-                "message": each.message,
-                "traceback": each.traceback,
-                "secondary": each.secondary,
-            }
-            for each in run.failures
-        ],
-        "notes": [
-            {
-                "time": iso_time(each.time_ns),
-                "attempt": each.attempt,
-                "rank": each.rank,
-                "level": each.level,
-                "code": each.code,
-                "text": each.text,
-                "count": each.count,
-            }
-            for each in run.notes
-        ],
+        "failures": [_failure(each) for each in run.failures],
+        "notes": [_note(each) for each in run.notes],
         "nonfinite": run.nonfinite or None,
         "dropped": run.num_dropped,
         "damage": run.damage or None,
@@ -109,4 +77,39 @@ def _attempt(row: AttemptRow) -> dict[str, Any]:
         "failure": row.failure,
         "world": row.world,
         "from_step": row.from_step,
+    }
+
+
+def _checkpoint(folder: RunFolder, row: CheckpointRow) -> dict[str, Any]:
+    return {
+        "step": row.step,
+        "path": str(folder.path / row.path),
+        "bytes": row.num_bytes,
+        "sha256": row.sha256,
+    }
+
+
+def _failure(row: FailureRow) -> dict[str, Any]:
+    return {
+        "time": iso_time(row.time_ns),
+        "attempt": row.attempt,
+        "rank": row.rank,
+        "step": row.step,
+        "failure_class": row.failure_class,
+        "kind": row.kind,
+        "message": row.message,
+        "traceback": row.traceback,
+        "secondary": row.secondary,
+    }
+
+
+def _note(row: NoteRow) -> dict[str, Any]:
+    return {
+        "time": iso_time(row.time_ns),
+        "attempt": row.attempt,
+        "rank": row.rank,
+        "level": row.level,
+        "code": row.code,
+        "text": row.text,
+        "count": row.count,
     }

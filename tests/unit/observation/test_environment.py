@@ -148,7 +148,7 @@ def test_the_whole_is_json_and_names_what_a_reproduction_needs(tmp_path: Path) -
 
 def test_the_program_is_named_with_its_digest(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (tmp_path / "train.py").write_text("pass\n")
-    monkeypatch.setattr(sys.modules["__main__"], "__file__", str(tmp_path / "train.py"))
+    monkeypatch.setattr(sys.modules["__main__"], "__file__", str(tmp_path / "train.py"), raising=False)
     got = capture_environment({}, tmp_path, ["train.py"])["command"]
     assert got["entry_point"] == str(tmp_path / "train.py")
     assert got["entry_point_sha256"] == hashlib.sha256(b"pass\n").hexdigest()

@@ -21,6 +21,7 @@ from typing import Any, Final
 from gscalar.control.indexing.readings import FileReading, fold, is_record, new_reading, pack, unpack
 from gscalar.control.indexing.summary import Job, find_cuts, find_owner, owner_dict, summarize
 from gscalar.model.status import Status
+from gscalar.observation.secrets import redact_spec
 from gscalar.state.catalog import Catalog, storing
 from gscalar.state.catalog.rows import FileRow
 from gscalar.state.home import Home, RunFolder
@@ -203,7 +204,7 @@ def load_job(folder: RunFolder) -> Job | None:
             project=str(told["project"]),
             name=str(told.get("name") or folder.path.name),
             created_ns=int(told["created_ns"]),
-            spec=dict(told.get("spec") or {}),
+            spec=redact_spec(told.get("spec") or {}),
             origins={key: str(origin) for key, origin in (told.get("origins") or {}).items()},
         )
     except FileNotFoundError:

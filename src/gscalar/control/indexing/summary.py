@@ -13,6 +13,7 @@ supervisor, or, where a script runs alone, the worker that wrote AttemptStarted 
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Any
 
@@ -67,26 +68,22 @@ def summarize(run_id: str, job: Job | None, readings: Readings, *, alive: bool) 
     started = _find(workers, lambda each: each.job)
     newest = _find(workers, lambda each: each if each.trained else None)
     finished = newest.finished if newest else None
-
     # 2. What was asked for, by the job, the script and later edits.
     job = _effective_job(run_id, job, started, readings)
     edits = sort_edits(readings)
-
     # 3. What became of it.
+    tokens, samples = figures.consumed(workers, finished)
     status = judge(owner, workers, alive=alive)
     rows = attempts.attempt_rows(readings, workers, owner, status)
-    processes = [each for each in readings.values() if each.is_worker or each.is_supervisor]
-    last_seen_ns = max((each.last_time_ns for each in processes), default=None)
-    tokens, samples = figures.consumed(workers, finished)
     return RunSummary(
         id=run_id,
         project=job.project,
-        name=next((edit.name for edit in reversed(edits) if edit.name is not None), job.name),
+        name=_newest_name(edits, job.name),
         status=status.value,
         created_ns=job.created_ns,
-        started_ns=min((each.started_ns for each in rows if each.started_ns is not None), default=None),
-        ended_ns=_ended_ns(status, owner, last_seen_ns),
-        last_seen_ns=last_seen_ns,
+        started_ns=rows[0].started_ns if rows else None,
+        ended_ns=_ended_ns(status, owner, readings),
+        last_seen_ns=_last_seen_ns(readings),
         steps=figures.steps(readings),
         total_steps=newest.total_steps if newest else 0,
         tokens=tokens,
@@ -171,10 +168,21 @@ def _effective_job(run_id: str, job: Job | None, started: events.WorkerStarted |
     )
 
 
-def _ended_ns(status: Status, owner: FileReading | None, last_seen_ns: int | None) -> int | None:
+def _newest_name(edits: Iterable[events.Edited], name: str) -> str:
+    for edit in edits:
+        name = name if edit.name is None else edit.name
+    return name
+
+
+def _last_seen_ns(readings: Readings) -> int | None:
+    processes = (each for each in readings.values() if each.is_worker or each.is_supervisor)
+    return max((each.last_time_ns for each in processes), default=None)
+
+
+def _ended_ns(status: Status, owner: FileReading | None, readings: Readings) -> int | None:
     if not status.ended:
         return None
-    return owner.run_ended.time_ns if owner and owner.run_ended else last_seen_ns
+    return owner.run_ended.time_ns if owner and owner.run_ended else _last_seen_ns(readings)
 
 
 def owner_dict(owner: FileReading) -> dict[str, Any]:

@@ -137,12 +137,12 @@ def _watch_compilation(beat: Callable[[], None]) -> None:
 
 
 def _first_nonfinite(trainee: Any) -> str:
-    for model in trainee.models:
-        for name, parameter in model.named_parameters():
-            if not bool(torch.isfinite(parameter).all()):
-                return str(name)
-            if parameter.grad is not None and not bool(torch.isfinite(parameter.grad).all()):
-                return f"{name}.grad"
+    named = [(name, parameter) for model in trainee.models for name, parameter in model.named_parameters()]
+    # Parameters first: one that is not finite makes all gradients so, those before it too.
+    gradients = [(f"{name}.grad", parameter.grad) for name, parameter in named if parameter.grad is not None]
+    for name, value in [*named, *gradients]:
+        if not bool(torch.isfinite(value).all()):
+            return str(name)
     return ""
 
 

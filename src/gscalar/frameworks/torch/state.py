@@ -85,9 +85,8 @@ def restore_optimizer(optimizer: Optimizer, models: Sequence[nn.Module], index: 
     saved = snapshot.values["optimizers"][index]
     names = parameter_names(models, optimizer)
     known = {name for group in saved["groups"] for name in group["params"]}
-    if set(names) != known or len(saved["groups"]) != len(optimizer.param_groups):
-        odd = sorted(set(names) ^ known)
-        raise _mismatch("optimizer", f"parameters or groups differ: {', '.join(odd[:5]) or 'number of groups'}")
+    if set(names) != known:
+        raise _mismatch("optimizer", f"parameters differ: {', '.join(sorted(set(names) ^ known)[:5])}")
     state: dict[int, dict[str, Any]] = {}
     head = f"optimizer{index}/"
     for position, name in enumerate(names):
@@ -98,11 +97,13 @@ def restore_optimizer(optimizer: Optimizer, models: Sequence[nn.Module], index: 
                 entries[key[len(start) :]] = value
         if entries:
             state[position] = entries
-    current = optimizer.state_dict()["param_groups"]
-    groups = [
-        {**{key: _from_plain(value) for key, value in entry.items()}, "params": mine["params"]}
-        for entry, mine in zip(saved["groups"], current, strict=True)
-    ]
+    by_members = {frozenset(group["params"]): group for group in saved["groups"]}
+    groups = []
+    for mine in optimizer.state_dict()["param_groups"]:
+        entry = by_members.get(frozenset(names[position] for position in mine["params"]))
+        if entry is None:
+            raise _mismatch("optimizer", "the parameters are grouped in another way")
+        groups.append({**{key: _from_plain(value) for key, value in entry.items()}, "params": mine["params"]})
     optimizer.load_state_dict({"state": state, "param_groups": groups})
 
 

@@ -24,7 +24,9 @@ class TorchTrainee:
         self.optimizers = [item for item in objects if isinstance(item, Optimizer)]
         self.schedules = [item for item in objects if isinstance(item, LRScheduler | ReduceLROnPlateau)]
         self._routed = list(routed)
-        self._parameters = [p for optimizer in self.optimizers for g in optimizer.param_groups for p in g["params"]]
+        parameters = [p for optimizer in self.optimizers for g in optimizer.param_groups for p in g["params"]]
+        # Two optimizers may share a parameter; its gradient is scaled once.
+        self._parameters = list({id(parameter): parameter for parameter in parameters}.values())
         self._base_lr = [[float(g["lr"]) for g in optimizer.param_groups] for optimizer in self.optimizers]
 
     def expect(self, *, border: bool) -> None:
