@@ -45,6 +45,11 @@ class Feeds:
             self._by_id[id(data)] = Fed(f"data{len(self._by_id)}", data, feed)
         return self._by_id[id(data)]
 
+    def to_evaluate(self, data: Any, framework: Framework, sharded: bool) -> Feed:
+        """Return a feed for one pass; it is not kept, since a script may make a new loader every time."""
+        known = self._by_id.get(id(data))
+        return known.feed if known else framework.feed(data, self.launch, self.seed, sharded=sharded)
+
     def extend(self, fed: Fed, epochs: int | None, steps: int | None) -> Extent:
         """Return how far one more loop over the data goes; without limits it is one more epoch."""
         if steps is not None and epochs is None:

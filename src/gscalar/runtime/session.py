@@ -183,9 +183,9 @@ class Run:
         Ranks may get different numbers of batches; no collective runs inside, and the training's
         random numbers are not touched by the data. Put models in evaluation mode as usual.
         """
-        fed = self._feeds.of(data, self._framework_for((data,)), sharded)
+        feed = self._feeds.to_evaluate(data, self._framework_for((data,)), sharded)
         trainee = self._training.trainee if self._training is not None else None
-        for batch in fed.feed.evaluation():
+        for batch in feed.evaluation():
             self._recording.beat("evaluation")
             if trainee is not None:
                 trainee.evaluate(True)
