@@ -30,7 +30,7 @@ from gscalar.state.checkpoints import find_loadable, save_checkpoint
 from gscalar.testing.checkpoint_kills import KillReport, kill_writers, serve_writers
 
 SEED = 2
-RATIO_GOAL = 1.5
+RATIO_GOAL = 2.0
 Figures = dict[str, dict[str, Any]]
 
 

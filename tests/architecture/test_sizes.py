@@ -97,9 +97,7 @@ def complaints(sizes: Sizes, allowed: dict[str, dict[str, object]]) -> list[str]
             wrong.append(f"{place}: {what} {size} is within the limit; remove the entry")
         elif entry is not None and size != entry:
             verb = "grew to" if size > int(str(entry)) else "shrank to"
-            wrong.append(
-                f"{place}: {what} {verb} {size} and the entry says {entry}; an entry may only shrink"
-            )
+            wrong.append(f"{place}: {what} {verb} {size} and the entry says {entry}; an entry may only shrink")
     for place, entry in allowed.items():
         if not entry.get("why"):
             wrong.append(f"{place}: the entry does not say why")

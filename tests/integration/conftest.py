@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import socket
 import subprocess
@@ -15,11 +16,18 @@ import pytest
 LIMIT_S = 240.0
 
 
-def free_port() -> int:
-    """Return a port that nothing listened on a moment ago."""
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return int(probe.getsockname()[1])
+@pytest.fixture
+def free_ports() -> Callable[[int], list[int]]:
+    """Return ports that nothing listened on a moment ago."""
+
+    def find(count: int) -> list[int]:
+        with contextlib.ExitStack() as stack:
+            probes = [stack.enter_context(socket.socket()) for _ in range(count)]
+            for probe in probes:
+                probe.bind(("127.0.0.1", 0))
+            return [int(probe.getsockname()[1]) for probe in probes]
+
+    return find
 
 
 @pytest.fixture(scope="session")
@@ -31,12 +39,16 @@ def script_environment() -> dict[str, str]:
 
 @pytest.fixture
 def gang(
-    spawn: Callable[..., subprocess.Popen[Any]], home: Path, script_environment: dict[str, str], tmp_path: Path
+    spawn: Callable[..., subprocess.Popen[Any]],
+    home: Path,
+    script_environment: dict[str, str],
+    free_ports: Callable[[int], list[int]],
+    tmp_path: Path,
 ) -> Callable[..., None]:
     """Run a script on every rank of a world, without a supervisor; fail where a rank does."""
 
     def run(script: Path, world: int, *arguments: str | Path, **environment: str) -> None:
-        port = free_port()
+        (port,) = free_ports(1)
         logs = [tmp_path / f"{script.stem}-{world}-{rank}.log" for rank in range(world)]
         started = []
         for rank, log in enumerate(logs):

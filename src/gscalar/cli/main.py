@@ -6,7 +6,6 @@ A verb's module is imported when the verb is used, so `gscalar --help` stays fas
 from __future__ import annotations
 
 import importlib
-import os
 import sys
 import traceback
 from collections.abc import Sequence
@@ -81,10 +80,6 @@ def main(argv: Sequence[str] | None = None) -> int:
         return Exit.USAGE
     except (click.Abort, KeyboardInterrupt):
         return Exit.INTERRUPTED
-    except BrokenPipeError:
-        # The reader of our output (head, less) has gone; Python would complain again at exit.
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-        return Exit.DONE
     return int(code) if isinstance(code, int) else Exit.DONE
 
 

@@ -8,9 +8,10 @@ states (and positions in iterable data) of all ranks, which it gathers as one bl
 
 from __future__ import annotations
 
+import contextlib
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -20,9 +21,11 @@ from gscalar.model.sink import Sink
 from gscalar.model.spec import CheckpointPolicy
 from gscalar.runtime.framework import Snapshot
 from gscalar.state.checkpoints import (
+    SavedCheckpoint,
     find_loadable,
     prune_checkpoints,
     read_values,
+    repair_latest,
     save_checkpoint,
     write_values,
 )
@@ -111,6 +114,8 @@ class Checkpointer:
     def newest(self) -> tuple[Path | None, list[tuple[Path, str]]]:
         """Return the newest checkpoint whose checksums hold, and the damaged ones that were passed over."""
         loadable = find_loadable(self.folder)
+        with contextlib.suppress(OSError):  # `latest` is for people; the choice above does not need it
+            repair_latest(self.folder, loadable)
         return (loadable.found.path if loadable.found else None), list(loadable.damaged)
 
     def load(self, name: str) -> Restored:
@@ -146,14 +151,18 @@ class Checkpointer:
         event = CheckpointSaved(time.time_ns(), step, name, saved.num_bytes, saved.sha256, stall_s, write_s)
         self._sink.emit(event)
         self._sink.seal("checkpoint")
-        self._prune()
+        self._tell_removed(saved.replaced, "replaced")
+        self._prune(saved)
 
-    def _prune(self) -> None:
+    def _prune(self, saved: SavedCheckpoint) -> None:
         try:
-            removed = prune_checkpoints(self.folder, self._policy.keep)
+            removed = prune_checkpoints(self.folder, self._policy.keep, trusted=saved)
         except OSError as error:
             self._sink.emit(CheckpointFailed(time.time_ns(), self._last_step, f"pruning failed: {error}"))
             return
-        for path in removed:
+        self._tell_removed(removed, "pruned")
+
+    def _tell_removed(self, paths: Iterable[Path], reason: str) -> None:
+        for path in paths:
             step = int(path.name.removeprefix("step-").partition(".")[0])
-            self._sink.emit(CheckpointRemoved(time.time_ns(), step, f"{self.folder.name}/{path.name}", "pruned"))
+            self._sink.emit(CheckpointRemoved(time.time_ns(), step, f"{self.folder.name}/{path.name}", reason))

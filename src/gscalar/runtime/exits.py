@@ -55,7 +55,8 @@ class ExitWatch:
         if sys.exit == self._exit:
             sys.exit = self._previous_exit
         atexit.unregister(self._at_exit)
-        if threading.current_thread() is threading.main_thread() and self._previous_signal is not None:
+        in_main = threading.current_thread() is threading.main_thread()
+        if in_main and self._previous_signal is not None and signal.getsignal(signal.SIGTERM) == self._on_sigterm:
             signal.signal(signal.SIGTERM, self._previous_signal)
 
     def note_exit(self, code: object) -> None:
@@ -63,7 +64,8 @@ class ExitWatch:
         self._exit_code = 0 if code is None else code if isinstance(code, int) else 1
 
     def _excepthook(self, kind: type[BaseException], error: BaseException, trace: TracebackType | None) -> None:
-        self._on_failure(error)
+        if self._installed:
+            self._on_failure(error)
         self._previous_hook(kind, error, trace)
 
     def _exit(self, code: object = None, /) -> None:
@@ -74,6 +76,10 @@ class ExitWatch:
         self._on_exit(self._exit_code)
 
     def _on_sigterm(self, signum: int, frame: FrameType | None) -> None:
+        if not self._installed:  # somebody who came after us, and is gone, gave the signal back to us
+            signal.signal(signum, self._previous_signal or signal.SIG_DFL)
+            signal.raise_signal(signum)
+            return
         first = not self.stop_requested
         self.stop_requested = True
         if first and callable(self._previous_signal):

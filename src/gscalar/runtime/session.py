@@ -297,6 +297,9 @@ class Run:
             return
         if self._training is not None:
             self._training.saving.checkpointer.wait()
+        if self._end.failed:  # inside `with`, and the script went on
+            self._close(lambda: self._end.abandon(1))
+            return
         self._recording.write_waiting()
         digests = {}
         if self._training is not None and self.rank == 0:

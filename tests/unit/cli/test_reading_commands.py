@@ -16,6 +16,7 @@ from gscalar.cli.main import main
 from gscalar.control.indexer import rebuild
 from gscalar.state.home import Home
 from gscalar.testing.builders import FakeClock, RunBuilder, write_run
+from gscalar.testing.catalog_damage import damage_table
 from gscalar.views import doctor
 
 
@@ -357,10 +358,7 @@ def test_a_damaged_catalog_is_built_anew_with_a_word(gscalar: Command, place: Ho
 
 def test_damage_inside_the_catalog_is_built_anew_too(gscalar: Command, place: Home) -> None:
     before = gscalar("runs", "--json").out
-    size = place.index.stat().st_size
-    with place.index.open("r+b") as file:
-        file.seek(3 * 4096)
-        file.write(b"\xff" * (size - 3 * 4096))
+    damage_table(place.index, "runs")
     said = gscalar("runs", "--json")
     assert said.out == before
     assert "built anew" in said.err

@@ -17,6 +17,7 @@ from gscalar.state.catalog import Catalog, open_catalog, storing
 from gscalar.state.catalog.rows import RunSummary
 from gscalar.state.home import Home
 from gscalar.testing.builders import DEFAULT_RUN_ID, RunBuilder, write_run
+from gscalar.testing.catalog_damage import damage_table
 
 
 @pytest.fixture
@@ -293,9 +294,7 @@ def test_a_catalog_that_is_damaged_inside_is_rebuilt(place: Home) -> None:
     write_run(place)
     with open_catalog(place) as catalog:
         refresh(place, catalog)
-    content = bytearray(place.index.read_bytes())
-    content[3 * 4096 :] = b"\xff" * (len(content) - 3 * 4096)
-    place.index.write_bytes(content)
+    damage_table(place.index, "runs")
     assert rebuild(place) == 1
     assert len(list(place.path.glob("index.db.damaged-*"))) == 1
 

@@ -39,9 +39,10 @@ def failure_rows(readings: Readings) -> tuple[FailureRow, ...]:
     for reading in readings.values():
         for attempt, each in reading.failures:
             key = (attempt, each.rank, each.kind, each.message)
-            known = told.get(key)
-            if known is None or (each.traceback and not known.traceback):
-                told[key] = FailureRow(
+            # Workers' files come first, and only they have the traceback.
+            told.setdefault(
+                key,
+                FailureRow(
                     attempt=attempt,
                     rank=each.rank,
                     time_ns=each.time_ns,
@@ -51,7 +52,8 @@ def failure_rows(readings: Readings) -> tuple[FailureRow, ...]:
                     message=each.message,
                     traceback=each.traceback,
                     secondary=each.secondary,
-                )
+                ),
+            )
     return tuple(sorted(told.values(), key=lambda each: (each.time_ns, each.rank, each.kind, each.message)))
 
 

@@ -6,8 +6,9 @@ which warns at every call, and a warning cannot be silenced in a background thre
 it in all threads.
 
 - Files are not fsynced here: the commit of `gscalar.state.checkpoints` does it, while it hashes.
-- One writing thread: with more, DCP 2.13 loses the exception of a thread and writes a checkpoint that
-  lacks what the thread had to write.
+- DCP's own `thread_count` stays 1: with more, DCP 2.13 loses the exception of a thread and writes a
+  checkpoint that lacks what the thread had to write. Large states are split into plans instead, and
+  the threads that write them are ours.
 - `.metadata` is a pickle. It is read only after its checksum matched, and even then an unpickler
   makes nothing but DCP's own metadata classes.
 
@@ -17,10 +18,12 @@ included; shapes are kept, strides are not: what comes back is contiguous, on th
 
 from __future__ import annotations
 
+import dataclasses
 import hashlib
 import json
 import pickle
 from collections.abc import Iterable
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any, Final
 
@@ -29,6 +32,7 @@ from torch import Tensor
 from torch.distributed.checkpoint.default_planner import DefaultLoadPlanner, DefaultSavePlanner
 from torch.distributed.checkpoint.filesystem import FileSystemReader, FileSystemWriter
 from torch.distributed.checkpoint.metadata import Metadata, StorageMeta, TensorStorageMetadata
+from torch.distributed.checkpoint.planner import SavePlan, WriteItem
 
 from gscalar.base.errors import Damaged, UserError
 
@@ -50,6 +54,9 @@ _METADATA_NAMES: Final = {
 }
 # Bytes of a parameter that are on their way to the hash at one time.
 _BLOCK_BYTES: Final = 64 << 20
+# Arrays of this size in all are spread over so many files.
+_SPLIT_BYTES: Final = 16 << 20
+_NUM_FILES: Final = 4
 
 
 def write_arrays(path: Path, arrays: dict[str, Tensor]) -> None:
@@ -60,22 +67,23 @@ def write_arrays(path: Path, arrays: dict[str, Tensor]) -> None:
         OSError: as the system says.
     """
     plain = {name: _plain(name, tensor) for name, tensor in arrays.items()}
-    writer, planner = _Writer(path, sync_files=False), DefaultSavePlanner()
+    writer, planner = _Writer(path, sync_files=False, per_thread_copy_ahead=0), DefaultSavePlanner()
     writer.set_up_storage_writer(True)
     planner.set_up_planner(plain, writer.storage_meta(), True)
     local = writer.prepare_local_plan(planner.create_local_plan())
-    merged, metadata = planner.create_global_plan([local])
-    (plan,) = writer.prepare_global_plan(merged)
-    plan = planner.finish_plan(plan)
+    # DCP takes the shares for those of several ranks, and plans one file for each.
+    merged, metadata = planner.create_global_plan(_shares(local, plain))
+    plans = [planner.finish_plan(plan) for plan in writer.prepare_global_plan(merged)]
     try:
-        written = writer.write_data(plan, planner).wait()
-        writer.finish(metadata, [written])
+        with ThreadPoolExecutor(len(plans), "checkpoint-write") as pool:
+            written = list(pool.map(lambda plan: writer.write_data(plan, planner).wait(), plans))
+        writer.finish(metadata, written)
     except RuntimeError as error:
         cause = _system_error(error)
         if cause is None:
             raise
         raise cause from None
-    assert len(written) == len(arrays), (len(written), len(arrays))
+    assert sum(map(len, written)) == len(arrays), (written, len(arrays))
 
 
 def read_arrays(path: Path) -> dict[str, Tensor]:
@@ -155,6 +163,19 @@ class _MetadataUnpickler(pickle.Unpickler):
         if known or (module == "torch" and isinstance(getattr(torch, name, None), torch.dtype)):
             return super().find_class(module, name)
         raise pickle.UnpicklingError(f"it names {module}.{name}, which is no metadata")
+
+
+def _shares(plan: SavePlan, arrays: dict[str, Tensor]) -> list[SavePlan]:
+    """Return the plan in parts of about equal size, so that threads write and hash them side by side."""
+    if sum(tensor.nbytes for tensor in arrays.values()) < _SPLIT_BYTES:
+        return [plan]
+    shares: list[list[WriteItem]] = [[] for _ in range(_NUM_FILES)]
+    filled = [0] * _NUM_FILES
+    for item in sorted(plan.items, key=lambda item: -arrays[item.index.fqn].nbytes):
+        emptiest = filled.index(min(filled))
+        shares[emptiest].append(item)
+        filled[emptiest] += arrays[item.index.fqn].nbytes
+    return [dataclasses.replace(plan, items=items) for items in shares]
 
 
 def _plain(name: str, tensor: Tensor) -> Tensor:

@@ -16,7 +16,7 @@ import hashlib
 import json
 import os
 import stat
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import dataclass, field
@@ -31,6 +31,8 @@ MANIFEST_VERSION: Final = 1
 
 # Large enough that hashing runs almost wholly outside the interpreter lock.
 _BLOCK_BYTES: Final = 1 << 20
+# That hash; few, since training goes on beside them.
+_NUM_THREADS: Final = 2
 _OWN_KEYS: Final = frozenset({"version", "step", "files", "digest"})
 
 
@@ -70,10 +72,13 @@ def seal_files(draft: Path) -> dict[str, tuple[int, str]]:
 
     A disk is busy while a file is fsynced and a core while one is hashed: the two overlap.
     """
-    paths = sorted(path for path in draft.rglob("*") if not _is_real_folder(path))
-    with ThreadPoolExecutor(1, "checkpoint-fsync") as pool:
-        syncs = [pool.submit(_sync_file, path) for path in paths]
-        sealed = {path.relative_to(draft).as_posix(): _hash_file(draft, path) for path in paths}
+    paths = sorted(path.relative_to(draft).as_posix() for path in draft.rglob("*") if not _is_real_folder(path))
+    with (
+        ThreadPoolExecutor(1, "checkpoint-fsync") as disk,
+        ThreadPoolExecutor(_NUM_THREADS, "checkpoint-hash") as cores,
+    ):
+        syncs = [disk.submit(_sync_file, draft / path) for path in paths]
+        sealed = dict(zip(paths, cores.map(lambda path: _hash_file(draft, path), paths), strict=True))
         for sync in syncs:
             sync.result()
     return sealed
@@ -113,19 +118,29 @@ def verify_checkpoint(checkpoint: Path) -> SavedCheckpoint:
         FileNotFoundError: the checkpoint's folder is gone.
     """
     manifest = read_manifest(checkpoint)
-    for check in (_check_size, _check_sum):
-        for path, (num_bytes, sha256) in sorted(manifest.files.items()):
-            try:
-                with _open_confined(checkpoint, path) as fd:
-                    reason = check(fd, num_bytes, sha256)
-            except FileNotFoundError:
-                checkpoint.lstat()
-                reason = "is missing"
-            except OSError as error:
-                reason = _os_reason(error)
+    listed = sorted(manifest.files.items())
+    with ThreadPoolExecutor(_NUM_THREADS, "checkpoint-verify") as pool:
+        for check in (_check_size, _check_sum):
+            wrong = pool.map(lambda entry: _check_file(check, checkpoint, *entry), listed)  # noqa: B023
+            reason = next(filter(None, wrong), None)
             if reason:
-                raise _damaged(checkpoint, f"{path} {reason}")
+                checkpoint.lstat()  # where the folder is gone as a whole, it was pruned, not damaged
+                raise _damaged(checkpoint, reason)
     return manifest.saved(checkpoint)
+
+
+def _check_file(
+    check: Callable[[int, int, str], str | None], checkpoint: Path, path: str, want: tuple[int, str]
+) -> str | None:
+    """Return what is wrong with a file of the manifest, in words; None where nothing is."""
+    try:
+        with _open_confined(checkpoint, path) as fd:
+            reason = check(fd, *want)
+    except FileNotFoundError:
+        reason = "is missing"
+    except OSError as error:
+        reason = _os_reason(error)
+    return f"{path} {reason}" if reason else None
 
 
 def _check_size(fd: int, num_bytes: int, _sha256: str) -> str | None:
@@ -134,10 +149,7 @@ def _check_size(fd: int, num_bytes: int, _sha256: str) -> str | None:
 
 
 def _check_sum(fd: int, num_bytes: int, sha256: str) -> str | None:
-    got = _hash(fd)
-    if got == (num_bytes, sha256):
-        return None
-    return "has another checksum than the manifest says"
+    return None if _hash(fd) == (num_bytes, sha256) else "has another checksum than the manifest says"
 
 
 def _parse_manifest(checkpoint: Path, content: bytes) -> Manifest:
@@ -193,8 +205,8 @@ def _sync_file(path: Path) -> None:
         os.close(fd)
 
 
-def _hash_file(draft: Path, path: Path) -> tuple[int, str]:
-    with _open_confined(draft, path.relative_to(draft).as_posix()) as fd:
+def _hash_file(draft: Path, path: str) -> tuple[int, str]:
+    with _open_confined(draft, path) as fd:
         return _hash(fd)
 
 

@@ -94,13 +94,17 @@ def train_on_one_process(script: types.ModuleType, chosen: dict[str, Any], world
 
 @pytest.mark.parametrize("world", WORLDS)
 def test_every_step_has_the_gradient_of_the_global_batch(
-    world: int, script: types.ModuleType, gang: Callable[..., None], tmp_path: Path
+    world: int,
+    script: types.ModuleType,
+    gang: Callable[..., None],
+    free_ports: Callable[[int], list[int]],
+    tmp_path: Path,
 ) -> None:
     import torch
 
     cases = tmp_path / "cases.json"
     cases.write_text(json.dumps(CASES))
-    gang(SCRIPT, world, cases, tmp_path)
+    gang(SCRIPT, world, cases, tmp_path, *map(str, free_ports(len(CASES))))
     ranks = [torch.load(tmp_path / f"rank{rank}.pt") for rank in range(world)]
     for name, chosen in CASES.items():
         want = train_on_one_process(script, chosen, world)

@@ -99,6 +99,16 @@ def test_shared_memory_is_written_for_each_name(tmp_path: Path) -> None:
     assert torch.equal(got["row"], weight[1])
 
 
+@pytest.mark.parametrize("num_arrays", [1, 4, 30])
+def test_a_large_state_is_spread_over_files(num_arrays: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(storage, "_SPLIT_BYTES", 1)
+    arrays = {f"layer.{index}": torch.randn(index + 10) for index in range(num_arrays)}
+    got = round_trip(tmp_path / "arrays", arrays)
+    assert got.keys() == arrays.keys()
+    assert all(torch.equal(got[name], want) for name, want in arrays.items())
+    assert len(list((tmp_path / "arrays").glob("*.distcp"))) == 4
+
+
 def test_equal_arrays_have_equal_bytes(tmp_path: Path) -> None:
     arrays = {f"p{index}": torch.full((10,), float(index)) for index in range(5)}
     for name in ("one", "two"):
@@ -186,13 +196,14 @@ FILL = """
 import resource, signal, sys
 from pathlib import Path
 import torch
-from gscalar.frameworks.torch.storage import write_arrays
+from gscalar.frameworks.torch import storage
 
+storage._SPLIT_BYTES = int(sys.argv.pop(1))
 signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
 for limit in map(int, sys.argv[2:]):
     resource.setrlimit(resource.RLIMIT_FSIZE, (limit, resource.RLIM_INFINITY))
     try:
-        write_arrays(Path(sys.argv[1], str(limit)), {f"p{i}": torch.zeros(5000) for i in range(10)})
+        storage.write_arrays(Path(sys.argv[1], str(limit)), {f"p{i}": torch.zeros(5000) for i in range(10)})
     except Exception as error:
         outcome = type(error).__name__, getattr(error, "errno", None)
     else:
@@ -202,11 +213,13 @@ for limit in map(int, sys.argv[2:]):
 """
 
 
-def test_a_file_that_cannot_grow_is_a_system_error(tmp_path: Path) -> None:
+@pytest.mark.parametrize("split_bytes", [1, 1_000_000], ids=["in several files", "in one file"])
+def test_a_file_that_cannot_grow_is_a_system_error(split_bytes: int, tmp_path: Path) -> None:
     # RLIMIT_FSIZE stands in for a full disk: a write then fails with EFBIG instead of ENOSPC. Where in
     # the file it fails decides whether torch's zip writer wraps the error.
-    limits = ["0", "1", "300", "20000", "20700", "100001", "150000"]
-    command = [sys.executable, "-c", FILL, str(tmp_path / "arrays"), *limits]
+    limits = ["0", "1", "300", "20000", "20700", "30000", "40000"]
+    limits += ["100001", "150000"] if split_bytes > 1 else []
+    command = [sys.executable, "-c", FILL, str(split_bytes), str(tmp_path / "arrays"), *limits]
     done = subprocess.run(command, capture_output=True, text=True, timeout=120, check=False)
     assert done.returncode == 0, done.stderr
     assert done.stdout.splitlines() == [f"{limit} OSError {errno.EFBIG}" for limit in limits]

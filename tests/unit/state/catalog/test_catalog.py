@@ -15,6 +15,7 @@ from gscalar.state.catalog import catalog as opening
 from gscalar.state.catalog import migrating, open_catalog, schema, sqlite, storing
 from gscalar.state.catalog.rows import RunSummary
 from gscalar.state.home import Home
+from gscalar.testing.catalog_damage import damage_table
 
 
 @pytest.fixture
@@ -152,17 +153,6 @@ def test_a_sound_catalog_is_never_set_aside(place: Home) -> None:
     open_catalog(place).close()
     assert opening.replace_damaged(place.index) is None
     assert place.index.exists()
-
-
-def damage_table(path: Path, table: str) -> None:
-    """Overwrite the first page of a table, which opening the catalog does not read."""
-    connection = sqlite3.connect(path)
-    (page,) = connection.execute("SELECT rootpage FROM sqlite_master WHERE name = ?", (table,)).fetchone()
-    (size,) = connection.execute("PRAGMA page_size").fetchone()
-    connection.close()
-    with path.open("r+b") as file:
-        file.seek((page - 1) * size)
-        file.write(b"\xff" * size)
 
 
 def test_damage_that_is_met_later_is_explained(place: Home) -> None:

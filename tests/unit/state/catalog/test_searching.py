@@ -71,6 +71,7 @@ SEARCHES: dict[str, tuple[list[str], str]] = {
     "a word finds a status": (["failed"], "c"),
     "a word finds the start of an id": (["bb"], "b"),
     "a percent sign is no wildcard": (["large%"], "d"),
+    "a percent sign alone is no wildcard": (["%"], "d"),
     "an underscore is no wildcard": (["large_"], "b"),
     "all terms must hold": (["team=language", "completed"], "b"),
     "contradictions find nothing": (["completed", "failed"], ""),

@@ -1,13 +1,12 @@
 """Train every case of a list on one rank, and keep the gradient that each optimizer step used.
 
-    python gradients.py CASES.json FOLDER
+    python gradients.py CASES.json FOLDER PORT...
 
 One process holds one run after the other: each case has its own run id and port.
 """
 
 from __future__ import annotations
 
-import itertools
 import json
 import os
 import sys
@@ -92,13 +91,12 @@ def train(case: dict[str, Any]) -> dict[str, Any]:
 
 
 def main() -> None:
-    """Train all cases; the ports count on from the gang's own."""
-    cases, folder = json.loads(Path(sys.argv[1]).read_text()), Path(sys.argv[2])
-    port = int(os.environ["MASTER_PORT"])
+    """Train all cases; the ranks of each meet at a port of their own."""
+    cases, folder, ports = json.loads(Path(sys.argv[1]).read_text()), Path(sys.argv[2]), sys.argv[3:]
     results = {}
-    for (name, case), offset in zip(cases.items(), itertools.count()):
-        os.environ["MASTER_PORT"] = str(port + offset)
-        os.environ["GSCALAR_RUN_ID"] = f"case{offset}"
+    for (name, case), port in zip(cases.items(), ports, strict=True):
+        os.environ["MASTER_PORT"] = port
+        os.environ["GSCALAR_RUN_ID"] = f"case-{port}"
         results[name] = train(case)
     torch.save(results, folder / f"rank{os.environ.get('RANK', '0')}.pt")
 
