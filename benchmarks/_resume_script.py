@@ -48,10 +48,12 @@ class Noisy(Dataset[tuple[torch.Tensor, int]]):
 
 
 def make_model() -> nn.Module:
+    """Return a model of more than 1 MiB, so that its gradients travel in two buckets."""
     layers: list[nn.Module] = [nn.Linear(8, 64)]
     for _ in range(4):
         layers += [nn.GELU(), nn.Dropout(0.1), nn.Linear(64, 64), nn.LayerNorm(64)]
-    return nn.Sequential(*layers, nn.Linear(64, 4))
+    wide = [nn.Linear(64, 2048), nn.GELU(), nn.Linear(2048, 64)]
+    return nn.Sequential(*layers, *wide, nn.Linear(64, 4))
 
 
 def train(plan: str) -> None:

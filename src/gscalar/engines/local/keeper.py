@@ -219,8 +219,10 @@ class Keeper:
             self._libc.prctl(_PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
             if os.getppid() != keeper:
                 os._exit(1)  # the keeper died before the line above took effect
-            for signum in (*_CAUGHT, signal.SIGPIPE, signal.SIGXFSZ):
+            # All of them: a shell's background job starts with SIGINT and SIGQUIT ignored, nohup with SIGHUP.
+            for signum in signal.valid_signals() - {signal.SIGKILL, signal.SIGSTOP}:
                 signal.signal(signum, signal.SIG_DFL)
+            signal.pthread_sigmask(signal.SIG_SETMASK, ())
             os.dup2(os.open(os.devnull, os.O_RDONLY), 0)
             os.dup2(output, 1)
             os.dup2(output, 2)

@@ -59,7 +59,8 @@ class RoutedForward:
         return types.MethodType(type(self.model).forward, copied)
 
     def __reduce__(self) -> tuple[Any, ...]:
-        return types.MethodType, (type(self.model).forward, self.model)
+        # Asked while the model is being loaded, before it has attributes: this gives its class's forward.
+        return getattr, (self.model, "forward")
 
 
 class _Replica(nn.Module):

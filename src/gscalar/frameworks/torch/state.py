@@ -6,6 +6,7 @@ script may build its groups in another order, and another world size may shard t
 
 from __future__ import annotations
 
+import importlib
 from collections.abc import Sequence
 from typing import Any
 
@@ -70,7 +71,7 @@ def snapshot_optimizer(
         plain[names[index]] = rest
     groups = []
     for group in state["param_groups"]:
-        entry = {key: _plain(value) for key, value in group.items() if key != "params"}
+        entry = {key: to_plain(value, f"optimizer group, {key}") for key, value in group.items() if key != "params"}
         entry["params"] = [names[index] for index in group["params"]]
         groups.append(entry)
     return {"state": plain, "groups": groups}
@@ -103,7 +104,7 @@ def restore_optimizer(optimizer: Optimizer, models: Sequence[nn.Module], index: 
         entry = by_members.get(frozenset(names[position] for position in mine["params"]))
         if entry is None:
             raise _mismatch("optimizer", "the parameters are grouped in another way")
-        groups.append({**{key: _from_plain(value) for key, value in entry.items()}, "params": mine["params"]})
+        groups.append({**{key: from_plain(value) for key, value in entry.items()}, "params": mine["params"]})
     optimizer.load_state_dict({"state": state, "param_groups": groups})
 
 
@@ -113,16 +114,48 @@ def _copy(value: torch.Tensor) -> torch.Tensor:
     return value.clone() if value.device.type == "cpu" else value.cpu()
 
 
-def _plain(value: Any) -> Any:
+def to_plain(value: Any, where: str) -> Any:
+    """Return small state as JSON values: tensors, arrays, bytes and tuples keep what they are.
+
+    Raises:
+        TrainingError: `bad-state`, with the place of what cannot be stored.
+    """
+    if value is None or isinstance(value, bool | int | float | str):
+        return value
     if isinstance(value, torch.Tensor):
-        return {"tensor": value.tolist(), "dtype": str(value.dtype)}
-    return value
+        return {"$tensor": value.tolist(), "dtype": str(value.dtype).removeprefix("torch.")}
+    if isinstance(value, bytes):
+        return {"$bytes": value.hex()}
+    if isinstance(value, dict):
+        return {key: to_plain(item, f"{where}[{key!r}]") for key, item in value.items()}
+    if isinstance(value, list | tuple):
+        items = [to_plain(item, f"{where}[{index}]") for index, item in enumerate(value)]
+        return {"$tuple": items} if isinstance(value, tuple) else items
+    if type(value).__module__ == "numpy" and hasattr(value, "tolist"):
+        return {"$array": value.tolist(), "dtype": str(value.dtype)}
+    raise TrainingError(
+        code="bad-state",
+        what=f"A {type(value).__name__} cannot be stored in a checkpoint.",
+        where=where,
+        next_step="Return numbers, text, lists, dicts, tensors and arrays from state_dict.",
+    )
 
 
-def _from_plain(value: Any) -> Any:
-    if isinstance(value, dict) and set(value) == {"tensor", "dtype"}:
-        return torch.tensor(value["tensor"], dtype=getattr(torch, value["dtype"].removeprefix("torch.")))
-    return value
+def from_plain(value: Any) -> Any:
+    """Return what `to_plain` was given."""
+    if isinstance(value, list):
+        return [from_plain(item) for item in value]
+    if not isinstance(value, dict):
+        return value
+    if "$tensor" in value:
+        return torch.tensor(value["$tensor"], dtype=getattr(torch, value["dtype"]))
+    if "$array" in value:
+        return importlib.import_module("numpy").array(value["$array"], dtype=value["dtype"])
+    if "$bytes" in value:
+        return bytes.fromhex(value["$bytes"])
+    if "$tuple" in value:
+        return tuple(from_plain(item) for item in value["$tuple"])
+    return {key: from_plain(item) for key, item in value.items()}
 
 
 def _mismatch(what: str, detail: str) -> TrainingError:

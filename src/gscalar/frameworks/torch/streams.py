@@ -6,7 +6,9 @@ ranks: a rank without one repeats its last batch with no weight, so that all ran
 
 Resume: a loader or data set with `state_dict` and `load_state_dict` is put back where it was.
 Another one is read again from the epoch's beginning, and what was consumed is discarded; a warning
-says so, because that is exact only where the stream yields the same order again.
+says so, because that is exact only where the stream yields the same order again. At the beginning of an
+epoch no state is put back, since many data sets take the state of their end for one without anything
+left: what differs from epoch to epoch follows `set_epoch`, which is called where there is one.
 """
 
 from __future__ import annotations
@@ -20,6 +22,7 @@ import torch
 from gscalar.base.canonical import digest
 from gscalar.frameworks.torch.data import leading_size, to_device
 from gscalar.frameworks.torch.randomness import drawing
+from gscalar.frameworks.torch.state import from_plain, to_plain
 from gscalar.runtime.cursor import Cursor
 from gscalar.runtime.framework import Batch
 from gscalar.runtime.launch import Launch
@@ -34,9 +37,10 @@ class StreamFeed:
         self._seed = seed
         self._device = device
         self._holder = _state_holder(data)
+        self._generator: torch.Generator | None = None
         if getattr(data, "generator", 0) is None:
-            # Else every pass would draw a seed from the training's own random numbers.
-            data.generator = torch.Generator().manual_seed(seed)
+            # Else every pass would draw its data workers' seed from the training's own random numbers.
+            data.generator = self._generator = torch.Generator()
 
     @property
     def batches_per_epoch(self) -> int | None:
@@ -48,7 +52,7 @@ class StreamFeed:
         epoch, rounds = cursor.epoch, cursor.sample
         skip = 0
         if rounds and data_state is not None and self._holder is not None:
-            self._holder.load_state_dict(data_state)
+            self._holder.load_state_dict(from_plain(data_state))
         elif rounds:
             skip = rounds
             warnings.warn(
@@ -67,7 +71,7 @@ class StreamFeed:
 
     def evaluation(self) -> Iterator[Any]:
         """Yield this rank's batches of one pass."""
-        source = iter(self._data)
+        source = self._begin(0)
         for index in _count():
             with drawing(self._seed + index):
                 value = next(source, _END)
@@ -86,7 +90,7 @@ class StreamFeed:
         for holder in (self._data, getattr(self._data, "dataset", None)):
             if hasattr(holder, "set_epoch"):
                 holder.set_epoch(epoch)
-        source = iter(self._data)
+        source = self._begin(epoch)
         number = first
         held: tuple[tuple[Any, int], Any] | None = None
         while True:
@@ -98,11 +102,16 @@ class StreamFeed:
                 continue
             if held is not None:
                 yield *held, False
-            state = self._holder.state_dict() if self._holder is not None else None
+            state = to_plain(self._holder.state_dict(), "data state") if self._holder is not None else None
             held = (self._own(batches), state)
         if held is None:
             raise ValueError("The data stream ended without a batch: it is empty, or cannot be iterated twice.")
         yield *held, True
+
+    def _begin(self, epoch: int) -> Iterator[Any]:
+        if self._generator is not None:
+            self._generator.manual_seed((self._seed * 1_000_003 + epoch) % 2**63)
+        return iter(self._data)
 
     def _read_round(self, source: Iterator[Any], epoch: int, number: int) -> list[Any]:
         batches = []
