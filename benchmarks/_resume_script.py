@@ -2,7 +2,7 @@
 
 Dropout, noise from the data set, momentum, a schedule, epochs that end raggedly. It is told by
 
-    MATRIX_PLANS     which plans to train, one run after the other; a launcher's own run is one
+    MATRIX_PLANS     which plans to train, one run after the other (PLAN or PLAN:SEED); a launcher's own run is one
     MATRIX_KILL      nothing, or TARGET:STEP: in the first attempt, when that step is done and the first
                      checkpoint is there, the last rank kills itself (worker), the supervisor, or all
     MATRIX_FOLDER    where the processes say who they are, so that they can be killed
@@ -56,8 +56,8 @@ def make_model() -> nn.Module:
     return nn.Sequential(*layers, *wide, nn.Linear(64, 4))
 
 
-def train(plan: str) -> None:
-    run = gscalar.init(project="matrix", plan=PLANS[plan], checkpoint={"every_steps": 3})
+def train(plan: str, seed: int) -> None:
+    run = gscalar.init(project="matrix", plan=PLANS[plan], seed=seed, checkpoint={"every_steps": 3})
     torch.manual_seed(run.seed)
     model = make_model()
     optimizer = torch.optim.AdamW(model.parameters(), lr=0.01)
@@ -72,8 +72,8 @@ def train(plan: str) -> None:
 
 def kill_if_asked(run: gscalar.Run) -> None:
     target, _, step = os.environ.get("MATRIX_KILL", "").partition(":")
-    first_attempt = os.environ.get("GSCALAR_ATTEMPT", "0") == "0"
-    if not target or not first_attempt or run.state.step != int(step) or run.rank != run.world - 1:
+    attempts = [os.environ.get(name, "0") for name in ("GSCALAR_ATTEMPT", "TORCHELASTIC_RESTART_COUNT")]
+    if not target or attempts != ["0", "0"] or run.state.step != int(step) or run.rank != run.world - 1:
         return
     latest = Path(os.environ["GSCALAR_HOME"]) / "runs" / run.id / "checkpoints" / "latest"
     while not latest.exists():
@@ -92,11 +92,12 @@ def main() -> None:
     (FOLDER / f"rank{os.environ.get('RANK', '0')}").write_text(str(os.getpid()))
     plans = os.environ["MATRIX_PLANS"].split(",")
     ports = os.environ.get("MATRIX_PORTS", "").split(",")
-    for index, plan in enumerate(plans):
+    for index, entry in enumerate(plans):
+        plan, _, seed = entry.partition(":")
         if len(plans) > 1:
             os.environ["MASTER_PORT"] = ports[index]
-            os.environ["GSCALAR_RUN_ID"] = f"{plan}-undisturbed"
-        train(plan)
+            os.environ["GSCALAR_RUN_ID"] = f"{plan}-{seed or 'undisturbed'}"
+        train(plan, int(seed or 0))
 
 
 if __name__ == "__main__":

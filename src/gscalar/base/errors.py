@@ -23,7 +23,7 @@ CODES: Final[dict[str, str]] = {
     "duplicate-key": "A key stands twice in one mapping of the job spec.",
     "missing-key": "A key that the job spec needs is absent.",
     "bad-yaml": "The job spec does not parse as YAML 1.2.",
-    "bad-encoding": "The job spec is not UTF-8 text.",
+    "bad-encoding": "The job spec, or the path of its folder, is not UTF-8 text.",
     "spec-not-found": "The path given to `gscalar run` is no spec and no folder with job.yaml.",
     "command-not-found": "The program that the job starts does not exist or cannot be executed.",
     "bad-override": "A --set argument or a word of GSCALAR_SET is not of the form key=value, or its value is no YAML.",

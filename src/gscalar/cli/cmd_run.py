@@ -109,7 +109,7 @@ def _start(
     if path is None:
         assert words is not None
         resolved = load_spec(None, "", overrides, os.environ, {**named, "command": words})
-        folder, name = Path.cwd(), default_name(words)
+        folder, name = _current_folder(), default_name(words)
     else:
         file = find_spec(Path(path))
         resolved = load_spec(_read(file), str(file), overrides, os.environ, named)
@@ -131,6 +131,13 @@ def _resume(place: Home, reference: str, overrides: tuple[str, ...], named: dict
         display=display,
         override=(lambda resolved: override_spec(resolved, overrides, named)) if changed else None,
     )
+
+
+def _current_folder() -> Path:
+    try:
+        return Path.cwd()
+    except FileNotFoundError:
+        raise click.UsageError("The current folder has been removed. Go to another one first.") from None
 
 
 def find_spec(path: Path) -> Path:

@@ -5,6 +5,8 @@ A verb's module is imported when the verb is used, so `gscalar --help` stays fas
 
 from __future__ import annotations
 
+import contextlib
+import errno
 import importlib
 import sys
 import traceback
@@ -15,6 +17,7 @@ import click
 
 from gscalar.base.errors import ScalarError
 from gscalar.base.version import __version__
+from gscalar.cli.streams import drop_output, open_streams
 from gscalar.model.status import Exit
 
 VERBS: Final[dict[str, str]] = {
@@ -66,13 +69,19 @@ def cli() -> None:
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Run the command line and return its exit code."""
+    if argv is None:
+        open_streams()
+    words = list(sys.argv[1:] if argv is None else argv)
     try:
-        code = cli.main(args=list(sys.argv[1:] if argv is None else argv), prog_name="gscalar", standalone_mode=False)
+        _check_text(words)
+        code = cli.main(args=words, prog_name="gscalar", standalone_mode=False)
     except ScalarError as error:
         if _debug(argv):
             traceback.print_exc()
         click.echo(f"error: {error}", err=True)
         return error.exit_code
+    except OSError as error:
+        return _fail_on_system(error, debug=_debug(argv))
     except click.exceptions.Exit as error:
         return error.exit_code
     except click.ClickException as error:
@@ -81,6 +90,26 @@ def main(argv: Sequence[str] | None = None) -> int:
     except (click.Abort, KeyboardInterrupt):
         return Exit.INTERRUPTED
     return int(code) if isinstance(code, int) else Exit.DONE
+
+
+def _check_text(words: Sequence[str]) -> None:
+    """Refuse bytes that are no UTF-8: neither a record nor the catalog can hold them."""
+    for word in words:
+        try:
+            word.encode()
+        except UnicodeEncodeError:
+            raise click.UsageError(f"An argument is not UTF-8 text: {word!r}") from None
+
+
+def _fail_on_system(error: OSError, *, debug: bool) -> int:
+    """Say what the system refused, such as a write to a full disk that stdout goes to."""
+    if debug:
+        traceback.print_exc()
+    with contextlib.suppress(OSError):
+        click.echo(f"error: {error.strerror or error}{f': {error.filename}' if error.filename else ''}", err=True)
+    if error.errno == errno.ENOSPC:
+        drop_output()
+    return Exit.ENVIRONMENT
 
 
 def _debug(argv: Sequence[str] | None) -> bool:

@@ -71,7 +71,8 @@ def print_table(columns: Sequence[str], rows: Sequence[Sequence[str | Text]], *,
 
 def make_console() -> Console:
     """Return a console on stdout, as wide as need be where that is no terminal."""
-    console = Console(highlight=False, soft_wrap=False)
+    # What users and programs wrote is shown as it is: "[/x]" is no markup and ":100:" no emoji.
+    console = Console(highlight=False, markup=False, emoji=False, soft_wrap=False)
     if not console.is_terminal:
         console.width = 10_000
     return console

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Iterator, Mapping
 from datetime import datetime
 from typing import Any, Final
@@ -29,10 +30,14 @@ def print_summary(home: Home, outcome: Outcome) -> None:
             refresh(home, catalog, outcome.run)
             shown = show_run(home, catalog, outcome.run)
     except Exception as error:  # noqa: BLE001 - the exit code is the training's, whatever the catalog has
-        click.echo(f"gscalar: run {outcome.run} {outcome.status}; the catalog cannot be read: {error}", err=True)
+        _say(f"gscalar: run {outcome.run} {outcome.status}; the catalog cannot be read: {error}")
         return
-    lines = [*describe_run(shown), *next_commands(outcome)]
-    click.echo("\n".join(lines), err=True)
+    _say("\n".join([*describe_run(shown), *next_commands(outcome)]))
+
+
+def _say(text: str) -> None:
+    with contextlib.suppress(OSError):  # whoever read has gone; the exit code is the training's
+        click.echo(text, err=True)
 
 
 def describe_run(shown: Mapping[str, Any]) -> Iterator[str]:

@@ -29,16 +29,3 @@ class Display(Protocol):
 
     def notice(self, notice: Notice) -> None:
         """Take something that happened."""
-
-
-class SilentDisplay:
-    """Shows nothing."""
-
-    def progress(self, progress: Progress) -> None:
-        """Do nothing."""
-
-    def output(self, lines: Sequence[str]) -> None:
-        """Do nothing."""
-
-    def notice(self, notice: Notice) -> None:
-        """Do nothing."""

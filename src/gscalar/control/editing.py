@@ -7,13 +7,13 @@ import re
 import socket
 import time
 from collections.abc import Mapping, Sequence
-from importlib.metadata import version
 from typing import Final
 
 import psutil
 
-from gscalar.base.errors import UserError
+from gscalar.base.errors import EnvironmentProblem, UserError
 from gscalar.base.ids import new_id
+from gscalar.base.version import __version__
 from gscalar.model.events import RECORD_VERSION, Edited, Header
 from gscalar.model.spec import TAG_NAME
 from gscalar.state.home import Home
@@ -54,7 +54,8 @@ def edit_tags(home: Home, run_id: str, changes: Mapping[str, str | None]) -> Non
     """Record changes of the run's tags.
 
     Raises:
-        OSError: the record cannot be written.
+        EnvironmentProblem: `disk-full`, the change is not in the record.
+        OSError: the record cannot be opened.
     """
     now_ns = time.time_ns()
     edit_id = new_id(now_ns, os.urandom(16))
@@ -69,13 +70,18 @@ def edit_tags(home: Home, run_id: str, changes: Mapping[str, str | None]) -> Non
         pid=os.getpid(),
         pid_start=psutil.Process().create_time(),
         time_ns=now_ns,
-        gscalar=version("gscalar"),
+        gscalar=__version__,
     )
     writer = RecordWriter(home.run(run_id).records / f"edit-{edit_id}.rec", header)
     writer.emit(Edited(time_ns=now_ns, tags=dict(changes)))
     writer.close()
     if writer.dropped:
-        raise OSError(f"{writer.dropped} events could not be written to {writer.path}")
+        raise EnvironmentProblem(
+            code="disk-full",
+            what="The change of tags could not be recorded.",
+            where=str(writer.path),
+            next_step="Free some disk and try again.",
+        )
 
 
 def _bad_tag(what: str, value: str, next_step: str) -> UserError:

@@ -14,14 +14,14 @@ import socket
 import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Final
 
 import psutil
 
 from gscalar.base.canonical import json_text
-from gscalar.base.errors import Damaged, EnvironmentProblem, Retryable
+from gscalar.base.errors import Damaged, EnvironmentProblem, Retryable, UserError
 from gscalar.base.ids import new_id
 from gscalar.base.version import __version__
 from gscalar.control.attempt import Job
@@ -65,10 +65,11 @@ def start_run(
     """Create a run and supervise it to its end. `folder` is where the command runs.
 
     Raises:
-        UserError: `command-not-found`; nothing was created, the home neither.
+        UserError: `command-not-found`, `bad-encoding`; nothing was created, the home neither.
         EnvironmentProblem: `home-not-writable`, `store-newer`.
     """
     spec = resolved.spec
+    _check_text(folder)
     command = resolve_command(spec.command, folder, _environment(spec))
     _check_home(home)
     run_id = new_id(time.time_ns(), os.urandom(16))
@@ -120,13 +121,7 @@ def resume_run(
         if override is not None:
             resolved = override(stored.resolved)
             if resolved != stored.resolved:
-                stored = StoredJob(
-                    resolved=resolved,
-                    project=stored.project,
-                    name=stored.name,
-                    created_ns=stored.created_ns,
-                    working_folder=stored.working_folder,
-                )
+                stored = replace(stored, resolved=resolved)
                 job_file = run_folder.path / f"job-a{index:03d}.json"
         spec = stored.resolved.spec
         command = resolve_command(spec.command, stored.working_folder, _environment(spec))
@@ -204,6 +199,7 @@ def read_job(folder: RunFolder) -> tuple[Path, StoredJob]:
             what="The run's job file cannot be read, so it cannot be started again.",
             value=str(error),
             where=str(newest),
+            next_step="Start its command again as a new run; `gscalar show` has what it was.",
         ) from error
 
 
@@ -226,6 +222,19 @@ def _check_home(home: Home) -> None:
             raise
     except Retryable:
         pass  # another process is at it, and the record does not need the catalog
+
+
+def _check_text(folder: Path) -> None:
+    """Refuse a folder whose name is no UTF-8: the job file could not say where the command runs."""
+    try:
+        str(folder).encode()
+    except UnicodeEncodeError:
+        raise UserError(
+            code="bad-encoding",
+            what="The path of the job's folder is not UTF-8 text.",
+            value=str(folder),
+            next_step="Rename the folder, or run from another one.",
+        ) from None
 
 
 def _environment(spec: JobSpec) -> dict[str, str]:

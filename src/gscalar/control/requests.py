@@ -49,11 +49,6 @@ class StopDesk:
         self._become(on_request(self.state, reason, now_s=time.monotonic(), grace_s=self._grace_s))
         return self.state
 
-    def wait(self, timeout_s: float) -> StopState:
-        """Sleep, until somebody asks for something."""
-        self._signals.wait(timeout_s)
-        return self.look()
-
     def _become(self, state: StopState) -> None:
         before, self.state = self.state, state
         if state.asked and not before.asked:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import signal
-import threading
 from types import FrameType, TracebackType
 from typing import Any, Final
 
@@ -13,12 +12,12 @@ _CAUGHT: Final = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 class StopSignals:
     """Catches SIGINT, SIGTERM and SIGHUP (a closed terminal) while it is entered; main thread only.
 
-    A SIGHUP that was ignored on entry (nohup) stays ignored.
+    The handler only appends: a lock (that of an Event, say) which the interrupted code holds would never
+    be given back. A SIGHUP that was ignored on entry (nohup) stays ignored.
     """
 
     def __init__(self) -> None:
         self._pending: list[int] = []
-        self._arrived = threading.Event()
         self._previous: dict[int, Any] = {}
 
     def __enter__(self) -> StopSignals:
@@ -37,13 +36,7 @@ class StopSignals:
     def take(self) -> list[int]:
         """Return the signals since the last call, in order; SIGHUP counts as SIGTERM."""
         pending, self._pending = self._pending, []
-        self._arrived.clear()
         return [signal.SIGTERM if signum == signal.SIGHUP else signum for signum in pending]
-
-    def wait(self, timeout_s: float) -> None:
-        """Sleep, until a signal comes."""
-        self._arrived.wait(timeout_s)
 
     def _catch(self, signum: int, frame: FrameType | None) -> None:
         self._pending.append(signum)
-        self._arrived.set()

@@ -81,7 +81,7 @@ def _wait(desk: StopDesk, delay_s: float) -> bool:
         left_s = deadline_s - time.monotonic()
         if left_s <= 0:
             return True
-        desk.wait(min(left_s, _WAIT_STEP_S))
+        time.sleep(min(left_s, _WAIT_STEP_S))
     return False
 
 

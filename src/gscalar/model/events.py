@@ -66,7 +66,7 @@ class Step(Event, frozen=True, tag="S"):
 
 
 class Beat(Event, frozen=True, tag="B"):
-    """The process lives and works: `phase` is init, evaluation, checkpoint, compile, load or log."""
+    """The process lives and works: `phase` is prepare, training, evaluation, checkpoint or compile."""
 
     time_ns: int
     phase: str
@@ -91,7 +91,7 @@ class Adopted(Event, frozen=True, tag="A"):
 
 
 class AttemptStarted(Event, frozen=True, tag="AS"):
-    """The supervisor launched a gang (or a script began alone). `from_step` is 0 for a fresh start."""
+    """The supervisor launched a gang (or a script began alone)."""
 
     attempt: int
     time_ns: int

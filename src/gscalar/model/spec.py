@@ -31,7 +31,7 @@ class Resources:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class CheckpointPolicy:
-    """When checkpoints are written and how many are kept. The end of training always writes one."""
+    """When checkpoints are written (the end of a `run.batches` loop writes one, if any) and how many are kept."""
 
     every_s: float | None = key(600.0, doc="Seconds between checkpoints; null for never by time.", above=0)
     every_steps: int | None = key(None, doc="Optimizer steps between checkpoints.", at_least=1)

@@ -23,10 +23,12 @@ _SECRET_NAME = re.compile(
     r"|token(?:_|$)"
     r"|(?:^|_)(?:keys?$|pwd|pass|passcode|auth|authorization|bearer|cookie|jwt|pat|sig|signature|dsn)(?:_|$)"
 )
-# What looks like one and is none: the working directory, keys to sort by, the tokens of a language model.
+# What looks like one and is none: the working directory, keys to sort by or of a sample's columns, the tokens
+# of a language model.
 _HARMLESS_NAME = re.compile(
     r"^(?:old)?pwd$"
     r"|(?:^|_)(?:public|primary|foreign|sort|cache|hash|group|join|dict)_keys?$"
+    r"|(?:^|_)(?:text|label|input|output|target|image|feature|column|prompt|response|query|value)_keys?$"
     r"|(?:^|_)(?:pad|bos|eos|unk|mask|sep|cls|image|audio|video|special|per|by|num|max|min|each)_token(?=_|$)"
     r"|(?:^|_)token_(?:ids?|dim|type|count|budget|rate|len|length|size)(?=_|$)"
 )
@@ -74,9 +76,22 @@ def redact_words(words: Sequence[str]) -> list[str]:
 
 
 def redact_spec(spec: Mapping[str, Any]) -> dict[str, Any]:
-    """Return a job spec's plain dict as it may be recorded: its command and environment without secrets."""
-    env, command = spec.get("env") or {}, spec.get("command") or []
-    return {**spec, "env": redact_variables(env), "command": redact_words(command)}
+    """Return a job spec's plain dict as it may be recorded: its command, environment and config without secrets."""
+    env, command, config = spec.get("env") or {}, spec.get("command") or [], spec.get("config") or {}
+    return {
+        **spec,
+        "env": redact_variables(env),
+        "command": redact_words(command),
+        "config": _redact_values("", config),
+    }
+
+
+def _redact_values(name: str, value: Any) -> Any:
+    if isinstance(value, Mapping):
+        return {key: _redact_values(key, item) for key, item in value.items()}
+    if isinstance(value, list):
+        return [_redact_values(name, item) for item in value]
+    return redact(name, value) if isinstance(value, str) else value
 
 
 def redact_text(text: str) -> str:

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Mapping
+from enum import Enum
+from pathlib import PurePath
 from typing import Any
 
 
@@ -34,5 +36,15 @@ def bind_config(config: Any, values: Mapping[str, Any]) -> Any:
     """Return the values in the shape the script gave: its dataclass, or a `Config`."""
     if dataclasses.is_dataclass(config) and not isinstance(config, type):
         names = {field.name for field in dataclasses.fields(config) if field.init}
-        return dataclasses.replace(config, **{name: value for name, value in values.items() if name in names})
+        bound = {name: _bound(getattr(config, name), value) for name, value in values.items() if name in names}
+        return dataclasses.replace(config, **bound)
     return Config(values)
+
+
+def _bound(own: Any, value: Any) -> Any:
+    """Return a plain value in the type that the script's own value has, where plain values have no such type."""
+    if isinstance(value, Mapping):
+        return bind_config(own, value) if dataclasses.is_dataclass(own) else value
+    if isinstance(value, list) and type(own) is tuple:
+        return tuple(value)
+    return type(own)(value) if isinstance(value, str) and isinstance(own, PurePath | Enum) else value

@@ -8,6 +8,7 @@ would, so that nobody is trapped in a script that never reaches a border.
 from __future__ import annotations
 
 import atexit
+import os
 import signal
 import sys
 import threading
@@ -28,6 +29,7 @@ class ExitWatch:
         self._on_exit = on_exit
         self._exit_code = 0
         self._installed = False
+        self._pid = os.getpid()
         self._previous_hook: ExceptHook = sys.excepthook
         self._previous_exit = sys.exit
         self._previous_signal: signal.Handlers | Callable[[int, FrameType | None], object] | int | None = None
@@ -73,10 +75,13 @@ class ExitWatch:
         self._previous_exit(code)  # type: ignore[arg-type]  # whatever the script gave
 
     def _at_exit(self) -> None:
-        self._on_exit(self._exit_code)
+        if os.getpid() == self._pid:
+            self._on_exit(self._exit_code)
 
     def _on_sigterm(self, signum: int, frame: FrameType | None) -> None:
-        if not self._installed:  # somebody who came after us, and is gone, gave the signal back to us
+        # Somebody who came after us, and is gone, gave the signal back to us; or this is a forked child, such
+        # as one of a multiprocessing.Pool, whose parent waits for it to die.
+        if not self._installed or os.getpid() != self._pid:
             signal.signal(signum, self._previous_signal or signal.SIG_DFL)
             signal.raise_signal(signum)
             return

@@ -135,7 +135,7 @@ def _identify(launch: Launch, runs: Path) -> tuple[str, int]:
 def _write_job(folder: RunFolder, run_id: str, name: str, resolved: ResolvedSpec) -> None:
     spec = to_plain(resolved.spec)
     if not spec["command"]:
-        spec["command"] = [sys.executable, *sys.argv]
+        spec["command"] = [sys.executable, *sys.orig_argv[1:]]  # with -m and the interpreter's own options
     job = {
         "run": run_id,
         "project": resolved.spec.project,

@@ -221,6 +221,8 @@ class Run:
             self._began_s = time.perf_counter()
         due = self._checkpoint_asked or (self.rank == 0 and training.saving.checkpointer.due_by_time())
         training.engine.backward(loss, weight=weight, tokens=tokens, stop=self._exits.stop_requested, checkpoint=due)
+        if not training.engine.at_border:  # a step of many micro-steps may take longer than a hang
+            self._recording.beat("training")
 
     def sync(self) -> None:
         """Wait until all ranks agree on the step: its total weight, and whether to stop or save."""
@@ -252,6 +254,8 @@ class Run:
         )
         if not self._exits.in_loop:
             self._cross_border(training)
+            # The script may end here, and the writer needs threads that a dying interpreter does not start.
+            training.saving.checkpointer.wait()
 
     def log(self, values: Mapping[str, Any], *, step: int | None = None) -> None:
         """Record named numbers at the current step (or the one given). Every rank may log.

@@ -77,7 +77,7 @@ class Home:
     @property
     def index(self) -> Path:
         override = os.environ.get("GSCALAR_INDEX")
-        return Path(override) if override else self.path / "index.db"
+        return Path(override).expanduser().absolute() if override else self.path / "index.db"
 
     def run(self, run_id: str) -> RunFolder:
         """Return the folder of a run; the id must be a plain name, so that no path can leave the home."""

@@ -13,6 +13,7 @@ import pytest
 from gscalar.base.errors import EnvironmentProblem
 from gscalar.cli import reading
 from gscalar.cli.main import main
+from gscalar.cli.reading import print_table
 from gscalar.control.indexer import rebuild
 from gscalar.state.home import Home
 from gscalar.testing.builders import FakeClock, RunBuilder, write_run
@@ -111,6 +112,11 @@ def test_runs_says_when_the_table_is_cut(gscalar: Command, home: Path, monkeypat
     assert len(said.out.splitlines()) == 3
     assert "--limit" in said.err
     assert len(json.loads(gscalar("runs", "--json").out)) == 3
+
+
+def test_what_looks_like_markup_or_emoji_is_printed_as_it_is(capsys: pytest.CaptureFixture[str]) -> None:
+    print_table(("NAME",), [["[/x]"], ["[rank0]: a:100:b"]])
+    assert [line.strip() for line in capsys.readouterr().out.splitlines()] == ["NAME", "[/x]", "[rank0]: a:100:b"]
 
 
 def test_runs_of_an_empty_home(gscalar: Command, home: Path) -> None:

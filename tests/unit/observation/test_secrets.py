@@ -11,7 +11,15 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gscalar.observation.secrets import REDACTED, is_secret_name, redact, redact_text, redact_variables, redact_words
+from gscalar.observation.secrets import (
+    REDACTED,
+    is_secret_name,
+    redact,
+    redact_spec,
+    redact_text,
+    redact_variables,
+    redact_words,
+)
 
 SECRET_NAMES = [
     "HF_TOKEN", "HUGGING_FACE_HUB_TOKEN", "WANDB_API_KEY", "AWS_SECRET_ACCESS_KEY", "AWS_SESSION_TOKEN",
@@ -104,6 +112,33 @@ def test_a_command_line_loses_the_values_of_secret_options() -> None:
     ]
     want = ["train.py", "--api-key", REDACTED, f"--password={REDACTED}", "--lr", "3e-4", "--token", "--num-tokens", "7"]
     assert redact_words(words) == [*want, f"key={REDACTED}"]
+
+
+def test_a_spec_loses_the_secrets_of_its_environment_command_and_config() -> None:
+    spec = {
+        "name": "x",
+        "env": {"HF_TOKEN": "abc", "TZ": "UTC"},
+        "command": ["train.py", "--api-key", "abc"],
+        "config": {
+            "lr": 3e-4,
+            "text_key": "content",
+            "logger": {"api_key": "abc", "urls": ["https://me:abc@host.org/x"]},
+            "eos_token": "</s>",
+            "token": None,
+        },
+    }
+    assert redact_spec(spec) == {
+        "name": "x",
+        "env": {"HF_TOKEN": REDACTED, "TZ": "UTC"},
+        "command": ["train.py", "--api-key", REDACTED],
+        "config": {
+            "lr": 3e-4,
+            "text_key": "content",
+            "logger": {"api_key": REDACTED, "urls": [f"https://{REDACTED}@host.org/x"]},
+            "eos_token": "</s>",
+            "token": None,
+        },
+    }
 
 
 @given(st.sampled_from(SECRET_NAMES), TEXT)

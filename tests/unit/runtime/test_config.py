@@ -4,10 +4,13 @@ from __future__ import annotations
 
 import argparse
 import dataclasses
+from enum import StrEnum
+from pathlib import Path
 from typing import Any
 
 import pytest
 
+from gscalar.model.parsing import load_environment, merge_script_arguments
 from gscalar.runtime.config import Config, bind_config, config_defaults
 
 
@@ -16,6 +19,22 @@ class Settings:
     lr: float = 0.1
     layers: int = 2
     steps: int = dataclasses.field(init=False, default=7)
+
+
+class Size(StrEnum):
+    SMALL = "small"
+    LARGE = "large"
+
+
+@dataclasses.dataclass(frozen=True)
+class Rich:
+    """What plain values have no type for."""
+
+    model: Settings = Settings()
+    size: Size = Size.SMALL
+    data: Path = Path("data")
+    betas: tuple[float, float] = (0.9, 0.95)
+    sizes: tuple[int, ...] | None = None
 
 
 DEFAULTS: dict[str, tuple[Any, dict[str, Any]]] = {
@@ -43,6 +62,16 @@ def test_a_config_of_another_kind_is_refused_by_name(config: Any) -> None:
 def test_a_dataclass_comes_back_as_itself_with_the_jobs_values() -> None:
     got = bind_config(Settings(), {"lr": 0.5, "layers": 3, "steps": 9, "else": 1})
     assert got == Settings(lr=0.5, layers=3)
+
+
+@pytest.mark.parametrize("change", [{}, {"config.model.lr": 0.5, "config.size": "large", "config.betas": "[0.5, 0.6]"}])
+def test_nested_dataclasses_paths_enumerations_and_tuples_keep_their_types(change: dict[str, Any]) -> None:
+    words = " ".join(f"'{key}={value}'" for key, value in change.items())
+    job = load_environment({"GSCALAR_SET": words})
+    got = bind_config(Rich(), merge_script_arguments(job, {"config": config_defaults(Rich())}).spec.config)
+    want = Rich(model=Settings(lr=0.5), size=Size.LARGE, betas=(0.5, 0.6)) if change else Rich()
+    assert got == want
+    assert isinstance(got.size, Size)
 
 
 def test_other_kinds_come_back_as_a_dict_with_attributes() -> None:

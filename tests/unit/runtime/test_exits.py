@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import atexit
+import os
 import signal
 import sys
 from collections.abc import Callable, Iterator
@@ -151,3 +152,17 @@ def test_a_hook_that_somebody_put_on_top_is_not_taken_away(watched: Watched, mon
     monkeypatch.setattr(sys, "excepthook", theirs)
     watched.watch.remove()
     assert sys.excepthook is theirs
+
+
+def test_a_forked_child_dies_of_sigterm_and_tells_nothing_of_its_end(watched: Watched) -> None:
+    watched.watch.in_loop = True
+    child = os.fork()
+    if child == 0:
+        watched.end_of_process()
+        if not watched.told:
+            os.kill(os.getpid(), signal.SIGTERM)
+        os._exit(1)
+    _, status = os.waitpid(child, 0)
+    assert os.WIFSIGNALED(status)
+    assert os.WTERMSIG(status) == signal.SIGTERM
+    assert not watched.watch.stop_requested

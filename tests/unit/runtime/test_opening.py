@@ -66,13 +66,14 @@ def test_a_script_alone_is_a_new_run_of_a_world_of_one(
     opening: Open, home: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(sys, "argv", ["some/train.py", "--fast"])
+    monkeypatch.setattr(sys, "orig_argv", ["python", "-u", "-m", "some.train", "--fast"])
     opened = opening({"project": "p", "seed": 3})
     assert (opened.launch.rank, opened.launch.world, opened.attempt, opened.supervised) == (0, 1, 0, False)
     assert opened.name == "train"
     assert opened.folder.path.parent == Home(home).runs
     job = json.loads(opened.folder.job_file.read_text())
     assert (job["run"], job["project"], job["name"]) == (opened.run_id, "p", "train")
-    assert job["spec"]["command"] == [sys.executable, "some/train.py", "--fast"]
+    assert job["spec"]["command"] == [sys.executable, "-u", "-m", "some.train", "--fast"]
     assert (job["origins"]["seed"], job["spec"]["seed"]) == ("script", 3)
     assert opening().run_id != opened.run_id
 

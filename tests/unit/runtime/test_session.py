@@ -9,10 +9,12 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 
 from gscalar.base.errors import ScalarError
 from gscalar.model import events
+from gscalar.runtime import recording
 from gscalar.runtime.session import Run
 from gscalar.state.checkpoints import list_checkpoints
 from gscalar.state.home import Home
@@ -88,6 +90,16 @@ def test_every_step_is_counted_and_recorded(begin: Begin) -> None:
     (finished,) = trained.events(events.Finished)
     assert finished.step == 14
     assert len(finished.digests["weights"]) == len(finished.digests["data"]) == 64
+
+
+def test_micro_steps_give_heartbeats_so_that_a_long_step_is_no_hang(
+    begin: Begin, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(recording, "_BEAT_EVERY_S", 0.0)
+    trained = begin(plan={"accumulate": 3})
+    trained.train(steps=2)
+    # The epoch's seven micro-steps are three steps: of the first two steps, two micro-steps each end none.
+    assert [beat.phase for beat in trained.events(events.Beat)].count("training") == 4
 
 
 def test_an_accumulated_step_is_one_step_and_the_epochs_end_ends_it(begin: Begin) -> None:
@@ -178,6 +190,15 @@ def resumed(begin: Begin, stop_at: int, **plan: Any) -> Trained:
     again.train(epochs=2)
     again.run.finish()
     return again
+
+
+def test_a_loop_of_the_scripts_own_has_its_checkpoint_when_the_step_returns(begin: Begin) -> None:
+    trained = begin(checkpoint={"every_s": None})
+    for step in (1, 2):
+        if step == 2:
+            trained.run.checkpoint()
+        trained.run.step(ToyLoss(1.0, np.zeros(3)))
+    assert [saved.step for saved in list_checkpoints(trained.folder.checkpoints)] == [2]
 
 
 @pytest.mark.parametrize("accumulate", [1, 2])

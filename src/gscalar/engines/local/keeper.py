@@ -32,6 +32,9 @@ from typing import Any, Final
 _PR_SET_PDEATHSIG: Final = 1
 _PR_SET_CHILD_SUBREAPER: Final = 36
 _CHUNK: Final = 1 << 16
+# A pipe that is filled as fast as it is emptied must not keep the keeper from its commands. The largest
+# pipe of an unprivileged process (1 MiB) is emptied by one pump, so a dead worker's output is whole.
+_MOST_CHUNKS: Final = 16
 _KILL_LIMIT_S: Final = 10.0
 _CAUGHT: Final = (signal.SIGHUP, signal.SIGINT, signal.SIGQUIT, signal.SIGTERM, signal.SIGCHLD)
 
@@ -87,8 +90,10 @@ class _Log:
             pass  # tried again at the first output, and counted
 
     def pump(self) -> None:
-        """Move what is there to the file."""
-        while self.open:
+        """Move what is there to the file; where more comes all the time, the rest with the next call."""
+        for _ in range(_MOST_CHUNKS):
+            if not self.open:
+                return
             try:
                 chunk = os.read(self.pipe, _CHUNK)
             except BlockingIOError:

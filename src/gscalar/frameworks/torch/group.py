@@ -16,7 +16,7 @@ import torch
 import torch.distributed as dist
 from torch._C._distributed_c10d import PrefixStore, Store, TCPStore
 
-from gscalar.base.errors import Retryable
+from gscalar.base.errors import EnvironmentProblem, Retryable
 from gscalar.runtime.launch import Launch
 
 
@@ -101,6 +101,13 @@ def _as_tensor(payload: bytes) -> torch.Tensor:
 def _join_world(launch: Launch, timeout: datetime.timedelta) -> None:
     assert launch.master_addr is not None
     assert launch.master_port is not None
+    if launch.master_port == 0:
+        raise EnvironmentProblem(
+            code="launcher-unclear",
+            what="MASTER_PORT is 0, at which no rank can reach another (torchrun --master-port 0 does that).",
+            value=launch.master_port,
+            next_step="Give a port, or launch on one machine with torchrun --standalone.",
+        )
     backend = "cpu:gloo,cuda:nccl" if torch.cuda.is_available() else "gloo"
     # torchrun's agent already serves the store; everywhere else rank 0 does.
     agent_serves = os.environ.get("TORCHELASTIC_USE_AGENT_STORE", "").lower() == "true"

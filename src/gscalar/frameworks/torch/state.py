@@ -41,7 +41,7 @@ def restore_model(model: nn.Module, prefix: str, snapshot: Snapshot) -> None:
     try:
         model.load_state_dict(state)
     except RuntimeError as error:
-        raise _mismatch("model", str(error)) from error
+        raise mismatch("model", str(error)) from error
 
 
 def parameter_names(models: Sequence[nn.Module], optimizer: Optimizer) -> list[str]:
@@ -87,7 +87,7 @@ def restore_optimizer(optimizer: Optimizer, models: Sequence[nn.Module], index: 
     names = parameter_names(models, optimizer)
     known = {name for group in saved["groups"] for name in group["params"]}
     if set(names) != known:
-        raise _mismatch("optimizer", f"parameters differ: {', '.join(sorted(set(names) ^ known)[:5])}")
+        raise mismatch("optimizer", f"parameters differ: {', '.join(sorted(set(names) ^ known)[:5])}")
     state: dict[int, dict[str, Any]] = {}
     head = f"optimizer{index}/"
     for position, name in enumerate(names):
@@ -103,7 +103,7 @@ def restore_optimizer(optimizer: Optimizer, models: Sequence[nn.Module], index: 
     for mine in optimizer.state_dict()["param_groups"]:
         entry = by_members.get(frozenset(names[position] for position in mine["params"]))
         if entry is None:
-            raise _mismatch("optimizer", "the parameters are grouped in another way")
+            raise mismatch("optimizer", "the parameters are grouped in another way")
         groups.append({**{key: from_plain(value) for key, value in entry.items()}, "params": mine["params"]})
     optimizer.load_state_dict({"state": state, "param_groups": groups})
 
@@ -158,7 +158,8 @@ def from_plain(value: Any) -> Any:
     return {key: from_plain(item) for key, item in value.items()}
 
 
-def _mismatch(what: str, detail: str) -> TrainingError:
+def mismatch(what: str, detail: str) -> TrainingError:
+    """Return the error for a checkpoint of other objects than the script has."""
     return TrainingError(
         code="state-mismatch",
         what=f"The checkpoint does not fit this script's {what}: {detail}",

@@ -20,6 +20,7 @@ from typing import Any
 import torch
 
 from gscalar.base.canonical import digest
+from gscalar.base.errors import TrainingError
 from gscalar.frameworks.torch.data import leading_size, to_device
 from gscalar.frameworks.torch.randomness import drawing
 from gscalar.frameworks.torch.state import from_plain, to_plain
@@ -48,7 +49,11 @@ class StreamFeed:
         return None
 
     def batches(self, cursor: Cursor, data_state: Any, accumulate: int) -> Generator[Batch, None, None]:
-        """Yield this rank's batches from the cursor on; `cursor.sample` counts rounds of the epoch."""
+        """Yield this rank's batches from the cursor on; `cursor.sample` counts rounds of the epoch.
+
+        Raises:
+            TrainingError: `data-too-small`, when an epoch has no batch; `bad-state`.
+        """
         epoch, rounds = cursor.epoch, cursor.sample
         skip = 0
         if rounds and data_state is not None and self._holder is not None:
@@ -105,7 +110,12 @@ class StreamFeed:
             state = to_plain(self._holder.state_dict(), "data state") if self._holder is not None else None
             held = (self._own(batches), state)
         if held is None:
-            raise ValueError("The data stream ended without a batch: it is empty, or cannot be iterated twice.")
+            raise TrainingError(
+                code="data-too-small",
+                what=f"The data stream gave no batch in epoch {epoch}: it is empty, or cannot be iterated twice.",
+                value=type(self._data).__name__,
+                next_step="Look at its source; give an iterable that begins anew each time, and no generator.",
+            )
         yield *held, True
 
     def _begin(self, epoch: int) -> Iterator[Any]:

@@ -11,7 +11,13 @@ from torch.optim import Optimizer
 from torch.optim.lr_scheduler import LRScheduler, ReduceLROnPlateau
 
 from gscalar.frameworks.torch.replica import RoutedForward
-from gscalar.frameworks.torch.state import restore_model, restore_optimizer, snapshot_model, snapshot_optimizer
+from gscalar.frameworks.torch.state import (
+    mismatch,
+    restore_model,
+    restore_optimizer,
+    snapshot_model,
+    snapshot_optimizer,
+)
 from gscalar.runtime.framework import Snapshot, Update
 
 
@@ -87,6 +93,10 @@ class TorchTrainee:
 
     def restore(self, snapshot: Snapshot) -> None:
         """Put a snapshot back into the objects."""
+        for kind, own in (("models", self.models), ("optimizers", self.optimizers), ("schedules", self.schedules)):
+            saved = len(snapshot.values[kind])
+            if saved != len(own):
+                raise mismatch(kind, f"it has {saved} and run.prepare was given {len(own)}")
         for index, model in enumerate(self.models):
             restore_model(model, f"model{index}", snapshot)
         for index, optimizer in enumerate(self.optimizers):

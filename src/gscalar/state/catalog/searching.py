@@ -42,6 +42,7 @@ _NUMBERS: Final = {
     "world": runs.c.world,
 }
 _TIMES: Final = {"created": runs.c.created_ns, "started": runs.c.started_ns, "ended": runs.c.ended_ns}
+_LARGEST: Final = 2**63 - 1  # SQLite takes no larger number
 ATTRIBUTES: Final = (*_TEXTS, *_NUMBERS, *_TIMES)
 
 
@@ -94,7 +95,9 @@ def find_runs(
         query = query.where(_word(term) if isinstance(term, str) else _comparison(term))
     query, order = _sorted(connection, query, sort)
     query = query.order_by(*order, runs.c.created_ns.desc(), runs.c.id)
-    return [str(run_id) for run_id in connection.scalars(query.limit(limit))]
+    if limit is not None:
+        query = query.limit(min(limit, _LARGEST))
+    return [str(run_id) for run_id in connection.scalars(query)]
 
 
 def unknown_key(connection: sa.Connection, term: Term) -> str | None:
@@ -242,13 +245,13 @@ def _maybe_number(text: str) -> float | None:
 
 def _time_ns(term: Comparison) -> int:
     try:
-        moment = datetime.fromisoformat(term.value)
-    except ValueError:
+        # A time without a zone is one of this place.
+        moment = datetime.fromisoformat(term.value).astimezone(UTC)
+    except (ValueError, OverflowError):  # the latter where another zone would need a year 0 or 10000
         raise _bad_query(
             f"{term.key} is compared with a date.", term.value, f"For example {term.key}>2026-01-31."
         ) from None
-    # A time without a zone is one of this place.
-    return round(moment.astimezone(UTC).timestamp() * 1e9)
+    return max(-_LARGEST, min(_LARGEST, round(moment.timestamp() * 1e9)))
 
 
 def _bad_query(what: str, value: str, next_step: str) -> UserError:

@@ -42,8 +42,8 @@ def discard_draft(draft: Path) -> None:
 def commit_checkpoint(folder: Path, draft: Path, step: int, facts: dict[str, Any]) -> SavedCheckpoint:
     """Return the checkpoint that the draft has become: durable, visible, and named by `latest`.
 
-    `facts` go into the manifest beside its own keys: run, attempt, world, created_ns. A checkpoint of
-    the same step is replaced: the new one gets the next generation's name (`step-000000000100.1`) and
+    `facts` go into the manifest beside its own keys: run, attempt, world. A checkpoint of the
+    same step is replaced: the new one gets the next generation's name (`step-000000000100.1`) and
     the old one goes afterwards, so that there is no moment with neither.
 
     Raises:

@@ -1,6 +1,6 @@
 """The manifest of a checkpoint: which files it has, how long they are, what their SHA-256 is.
 
-    {"version": 1, "step": 100, "run": …, "attempt": …, "world": …, "created_ns": …,
+    {"version": 1, "step": 100, "run": …, "attempt": …, "world": …,
      "files": {"arrays/.metadata": {"bytes": 512, "sha256": "…"}, …}, "digest": "…"}
 
 `digest` is the SHA-256 of the manifest without it, and the manifest has one rendering, so that a
@@ -85,7 +85,7 @@ def seal_files(draft: Path) -> dict[str, tuple[int, str]]:
 
 
 def render_manifest(step: int, files: dict[str, tuple[int, str]], facts: dict[str, Any]) -> bytes:
-    """Return the manifest's bytes; `facts` are the saver's own keys (run, attempt, world, created_ns)."""
+    """Return the manifest's bytes; `facts` are the saver's own keys (run, attempt, world)."""
     assert not _OWN_KEYS & facts.keys(), facts
     listed = {path: {"bytes": num_bytes, "sha256": sha256} for path, (num_bytes, sha256) in files.items()}
     body = {**facts, "version": MANIFEST_VERSION, "step": step, "files": listed}

@@ -189,7 +189,7 @@ def test_data_workers_draw_by_the_epoch_and_not_by_how_often_the_loader_was_begu
 
 
 def test_a_stream_that_is_empty_or_can_be_read_once_only_says_so(feed: Make) -> None:
-    with pytest.raises(ScalarError, match="without a batch") as caught:
+    with pytest.raises(ScalarError, match="gave no batch") as caught:
         take(feed([]), 1)
     assert caught.value.code == "data-too-small"
     once = feed(iter([1, 2]))

@@ -134,6 +134,7 @@ BAD: dict[str, tuple[list[str], str, str]] = {
     "a metric below a word": (["val/loss<low"], "-created", "val/loss<3.0"),
     "a status that does not exist": (["status=complete"], "-created", "completed"),
     "a date that is none": (["created>yesterday"], "-created", "2026-01-31"),
+    "a date that no other zone has": (["created>0001-01-01T00:00+14:00"], "-created", "2026-01-31"),
     "an order by nothing": ([], "val/los", "val/loss"),
     "an order by an attribute with a slip": ([], "-craeted", "created"),
 }
@@ -146,6 +147,13 @@ def test_refused(sentence: str, catalog: Catalog) -> None:
         find(catalog, *terms, sort=sort)
     assert caught.value.code == "bad-query"
     assert hint in caught.value.next_step
+
+
+def test_values_beyond_what_the_catalog_can_hold_are_its_ends(catalog: Catalog) -> None:
+    everything = find(catalog)
+    assert find(catalog, "created<9999-12-30", "created>0001-01-03", "steps<1e999") == everything
+    with catalog.read() as connection:
+        assert len(find_runs(connection, (), limit=10**30)) == len(everything)
 
 
 HINTS: dict[str, tuple[str, str | None]] = {
