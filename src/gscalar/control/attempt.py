@@ -42,6 +42,8 @@ _GRACE_FOR_ROOT_S: Final = 2.0
 _GRACE_WHILE_STOPPING_S: Final = 5.0
 # A collective that timed out may be seen just before the supervisor's own clock runs out.
 _NEARLY: Final = 0.8
+# Once the weights are NaN, every later step of every rank is not finite.
+_MOST_NONFINITE_TOLD: Final = 5
 _IN_ORDER: Final = (Exit.DONE, Exit.RESUMABLE)
 
 Outcome = Literal["completed", "failed", "stopped", "killed"]
@@ -93,6 +95,7 @@ class Attempt:
         self._announced = False
         self._failure: events.Failure | None = None
         self._failed_at_s: float | None = None
+        self._num_nonfinite = 0
 
     def run(self) -> AttemptResult:
         """Launch, watch until it is over, end what is left, and say what happened."""
@@ -313,8 +316,12 @@ class Attempt:
                 text = f"the checkpoint of step {step} could not be written: {reason}"
                 self._display.notice(Notice(level="warning", text=text))
             case events.Nonfinite(step=step, what=what):
-                text = f"rank {rank}: the {what} of step {step} is not finite"
-                self._display.notice(Notice(level="warning", text=text))
+                self._num_nonfinite += 1
+                if self._num_nonfinite <= _MOST_NONFINITE_TOLD:
+                    last = self._num_nonfinite == _MOST_NONFINITE_TOLD
+                    more = "; further ones are recorded and counted in the summary" if last else ""
+                    text = f"rank {rank}: the {what} of step {step} is not finite{more}"
+                    self._display.notice(Notice(level="warning", text=text))
             case _:
                 pass
 

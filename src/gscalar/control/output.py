@@ -70,8 +70,10 @@ class OutputTail:
     def rest(self) -> list[str]:
         """Return all that is left, the last line too where no newline ends it."""
         lines: list[str] = []
-        while more := self.poll():
-            lines += more
+        read_to = -1
+        while self._offset != read_to:  # a poll inside a very long line gives none, and is not the end
+            read_to = self._offset
+            lines += self.poll()
         if self._partial:
             lines.append(_visible(self._partial))
             self._partial = ""

@@ -32,6 +32,7 @@ from gscalar.state.checkpoints import (
 
 ARRAYS = "arrays"
 RANKS = "ranks"
+_BEAT_EVERY_S = 1.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -107,9 +108,13 @@ class Checkpointer:
 
     def wait(self) -> None:
         """Wait until what was begun is durable."""
-        if self._writer is not None:
-            self._writer.join()
-            self._writer = None
+        if self._writer is None:
+            return
+        self._writer.join(_BEAT_EVERY_S)
+        while self._writer.is_alive():
+            self._sink.emit(Beat(time.time_ns(), "checkpoint"))  # a slow disk is no hang
+            self._writer.join(_BEAT_EVERY_S)
+        self._writer = None
 
     def newest(self) -> tuple[Path | None, list[tuple[Path, str]]]:
         """Return the newest checkpoint whose checksums hold, and the damaged ones that were passed over."""
@@ -144,6 +149,7 @@ class Checkpointer:
         try:
             saved = save_checkpoint(self.folder, step, self._facts, fill)
         except Exception as error:  # noqa: BLE001 - a thread's border: a full disk must not end the training
+            self._last_step = -1  # the end of training tries this step again
             self._sink.emit(CheckpointFailed(time.time_ns(), step, f"{type(error).__name__}: {error}"))
             return
         name = f"{self.folder.name}/{saved.path.name}"

@@ -6,6 +6,7 @@ import math
 from dataclasses import dataclass, field
 from typing import Any
 
+from gscalar.runtime.cursor import Cursor
 from gscalar.runtime.framework import Feed, Framework
 from gscalar.runtime.launch import Launch
 
@@ -27,6 +28,7 @@ class Extent:
     epochs: int | None
     steps: int | None
     total_steps: int | None  # the optimizer step where the loop ends, where that is known
+    decided: bool = True  # False where the script may go on with one more epoch, and nobody knows how often
 
 
 @dataclass(slots=True)
@@ -50,15 +52,28 @@ class Feeds:
         known = self._by_id.get(id(data))
         return known.feed if known else framework.feed(data, self.launch, self.seed, sharded=sharded)
 
-    def extend(self, fed: Fed, epochs: int | None, steps: int | None) -> Extent:
-        """Return how far one more loop over the data goes; without limits it is one more epoch."""
+    def extend(self, fed: Fed, epochs: int | None, steps: int | None, *, done: int, cursor: Cursor) -> Extent:
+        """Return how far one more loop over the data goes; without limits it is one more epoch.
+
+        `done` are the optimizer steps before the loop. What is left is counted from the cursor: a run
+        that goes on in another world, or on a second data object, has done its steps otherwise.
+        """
         if steps is not None and epochs is None:
             return Extent(None, steps, steps)
         fed.epochs_asked += 1 if epochs is None else epochs
-        per_epoch = fed.feed.batches_per_epoch
-        by_epochs = None if per_epoch is None else fed.epochs_asked * math.ceil(per_epoch / self.accumulate)
-        known = [count for count in (by_epochs, steps) if count is not None]
-        return Extent(fed.epochs_asked, steps, min(known) if known else None)
+        left = self._steps_left(fed.feed, cursor, fed.epochs_asked)
+        known = [count for count in (None if left is None else done + left, steps) if count is not None]
+        decided = epochs is not None or steps is not None
+        return Extent(fed.epochs_asked, steps, min(known) if known else None, decided)
+
+    def _steps_left(self, feed: Feed, cursor: Cursor, epochs: int) -> int | None:
+        per_epoch, in_epoch = feed.batches_per_epoch, feed.batches_left(cursor)
+        if per_epoch is None or in_epoch is None:
+            return None
+        if cursor.epoch >= epochs:
+            return 0
+        whole = (epochs - cursor.epoch - 1) * math.ceil(per_epoch / self.accumulate)
+        return math.ceil(in_epoch / self.accumulate) + whole
 
     def first(self) -> Fed | None:
         """Return the first data object."""

@@ -102,6 +102,9 @@ class Feed(Protocol):
     def batches_per_epoch(self) -> int | None:
         """Micro-batches of an epoch, the same on every rank; None where that is not known."""
 
+    def batches_left(self, cursor: Cursor) -> int | None:
+        """Return the micro-batches that the cursor's epoch still has; None where that is not known."""
+
     def batches(self, cursor: Cursor, data_state: Any, accumulate: int) -> Generator[Batch, None, None]:
         """Yield this rank's micro-batches from the cursor on, epoch after epoch without end."""
 

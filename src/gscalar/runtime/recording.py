@@ -10,6 +10,7 @@ import math
 import threading
 import time
 from collections.abc import Callable, Mapping
+from numbers import Real
 from typing import Any
 
 from gscalar.model.events import Beat, Event, Nonfinite, Note, Step
@@ -52,7 +53,15 @@ class Recording:
             self.writer.log(step, now_ns, values)
             return
         staged = {name: self._staged(name, value) for name, value in values.items()}
-        self._when_ready(lambda: self.writer.log(step, now_ns, {name: value() for name, value in staged.items()}))
+
+        def write() -> None:
+            self.writer.log(step, now_ns, {name: value() for name, value in staged.items()})
+
+        # NumPy's scalars and their like are on the host too.
+        if all(isinstance(value, Real) for value in values.values()):
+            write()
+        else:
+            self._when_ready(write)
 
     def step(self, result: StepResult, *, step: int, duration_s: float, epoch: int, total_steps: int) -> None:
         """Record a step that is done, and what the step before left waiting."""

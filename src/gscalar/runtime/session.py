@@ -10,6 +10,8 @@ from __future__ import annotations
 
 import math
 import os
+import random
+import sys
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
@@ -67,6 +69,7 @@ class Run:
         self._group: Group | None = None
         self._training: _Training | None = None
         self._total_steps: int | None = None
+        self._schedule_steps: int | None = None  # the same, where no further loop can change it
         self._began_s: float | None = None
         self._checkpoint_asked = False
         self._end = RunEnd(opened)
@@ -142,8 +145,10 @@ class Run:
         """
         training = self._trained("batches")
         fed = self._feeds.of(data, self._framework_for((data,)), sharded)
-        extent = self._feeds.extend(fed, epochs, steps)
+        cursor = self.state.cursors.get(fed.name, Cursor())
+        extent = self._feeds.extend(fed, epochs, steps, done=self.state.step, cursor=cursor)
         self._total_steps = extent.total_steps
+        self._schedule_steps = extent.total_steps if extent.decided else None
         return self._loop(training, fed, extent)
 
     def _loop(self, training: _Training, fed: Fed, extent: Extent) -> Iterator[Any]:
@@ -240,7 +245,7 @@ class Run:
         """Clip, move the optimizers and the schedule, zero the gradient, and count the step."""
         training, state, schedule = self._trained("update"), self.state, self._spec.plan.schedule
         assert training.agreement is not None, "update follows sync"
-        lr_factor = factor(schedule, state.step, self._total_steps) if schedule is not None else None
+        lr_factor = factor(schedule, state.step, self._schedule_steps) if schedule is not None else None
         result = training.engine.update(training.agreement, training.scale, lr_factor)
         now_s = time.perf_counter()
         duration_s = now_s - (self._began_s if self._began_s is not None else now_s)
@@ -406,6 +411,9 @@ def open_run(
     defaults = config_defaults(config)
     opened = open_worker({**arguments, "config": defaults} if defaults else arguments, home)
     run = Run(opened, config, compose)
+    random.seed(run.seed)
+    if "numpy" in sys.modules:
+        sys.modules["numpy"].random.seed(run.seed % 2**32)
     framework = loaded()
     if framework is not None:
         framework.tools().seed(run.seed, opened.resolved.spec.deterministic)

@@ -246,6 +246,9 @@ class ToyFeed:
         """Micro-batches of an epoch."""
         return self._order.batches_per_epoch
 
+    def batches_left(self, cursor: Cursor) -> int | None:
+        return self._order.batches_left(cursor)
+
     def batches(self, cursor: Cursor, data_state: Any, accumulate: int) -> Generator[Batch, None, None]:
         """Yield this rank's micro-batches without end."""
         step: list[MicroBatch] = []

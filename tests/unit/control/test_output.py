@@ -78,3 +78,10 @@ def test_the_end_of_a_long_log_is_read_and_a_missing_log_is_empty(tmp_path: Path
     assert read_log_tail(log).endswith("\nend\n")
     assert len(read_log_tail(log)) == TAIL_BYTES
     assert read_log_tail(tmp_path / "absent") == ""
+
+
+def test_lines_after_one_that_is_longer_than_a_poll_are_not_lost(tmp_path: Path) -> None:
+    log = tmp_path / "log"
+    log.write_bytes(b"x" * 3_000_000 + b"\nlast")
+    tail = OutputTail(log)
+    assert [len(line) for line in tail.rest()] == [3_000_000, 4]

@@ -18,6 +18,8 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any, Final
 
+import msgspec
+
 from gscalar.control.indexing.readings import FileReading, fold, is_record, new_reading, pack, unpack
 from gscalar.control.indexing.summary import Job, find_cuts, find_owner, owner_dict, summarize
 from gscalar.model.status import Status
@@ -93,7 +95,10 @@ class RunIndex:
         self._status = state.status if state else None
         self._files = {}
         for row in rows.values():
-            reading = unpack(row.facts)
+            try:
+                reading = unpack(row.facts)
+            except msgspec.MsgspecError:
+                continue  # written by another version: the file is read anew
             reading.metrics = row.metrics
             self._files[row.file] = _OpenFile(
                 reading, row.offset, size=row.size, mtime_ns=row.mtime_ns, stored_offset=row.offset

@@ -90,6 +90,10 @@ class LoaderFeed:
         """Micro-batches of an epoch, the same on every rank."""
         return self._order.batches_per_epoch
 
+    def batches_left(self, cursor: Cursor) -> int | None:
+        """Return the micro-batches that the cursor's epoch still has."""
+        return self._order.batches_left(cursor)
+
     def batches(self, cursor: Cursor, data_state: Any, accumulate: int) -> Generator[Batch, None, None]:
         """Yield this rank's micro-batches from the cursor on, without end."""
         waiting: deque[tuple[MicroBatch, int | None]] = deque()

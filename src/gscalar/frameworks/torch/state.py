@@ -25,7 +25,7 @@ def snapshot_model(model: nn.Module, prefix: str, arrays: dict[str, Any]) -> dic
         if isinstance(value, torch.Tensor):
             arrays[f"{prefix}/{name}"] = _copy(value)
         elif value is not None:
-            rest[name] = value
+            rest[name] = to_plain(value, f"model, {name}")
     return rest
 
 
@@ -37,7 +37,7 @@ def restore_model(model: nn.Module, prefix: str, snapshot: Snapshot) -> None:
     """
     head = f"{prefix}/"
     state = {name[len(head) :]: value for name, value in snapshot.arrays.items() if name.startswith(head)}
-    state.update(snapshot.values["models"][int(prefix.removeprefix("model"))])
+    state.update(from_plain(snapshot.values["models"][int(prefix.removeprefix("model"))]))
     try:
         model.load_state_dict(state)
     except RuntimeError as error:

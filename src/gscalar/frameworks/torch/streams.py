@@ -48,6 +48,10 @@ class StreamFeed:
         """None: only the end of a stream tells its length."""
         return None
 
+    def batches_left(self, cursor: Cursor) -> int | None:
+        """None, as for a whole epoch."""
+        return None
+
     def batches(self, cursor: Cursor, data_state: Any, accumulate: int) -> Generator[Batch, None, None]:
         """Yield this rank's batches from the cursor on; `cursor.sample` counts rounds of the epoch.
 
@@ -62,7 +66,7 @@ class StreamFeed:
             skip = rounds
             warnings.warn(
                 f"{type(self._data).__name__} has no state_dict: its first {rounds} rounds are read again and "
-                "discarded, which is exact only if it yields the same order again. [data-not-resumable]",
+                "discarded, which is exact only if it yields the same order again.",
                 stacklevel=2,
             )
         batches = cursor.batches

@@ -12,11 +12,13 @@ from torch.optim.lr_scheduler import LRScheduler, ReduceLROnPlateau
 
 from gscalar.frameworks.torch.replica import RoutedForward
 from gscalar.frameworks.torch.state import (
+    from_plain,
     mismatch,
     restore_model,
     restore_optimizer,
     snapshot_model,
     snapshot_optimizer,
+    to_plain,
 )
 from gscalar.runtime.framework import Snapshot, Update
 
@@ -102,7 +104,7 @@ class TorchTrainee:
         for index, optimizer in enumerate(self.optimizers):
             restore_optimizer(optimizer, self.models, index, snapshot)
         for schedule, plain in zip(self.schedules, snapshot.values["schedules"], strict=True):
-            schedule.load_state_dict(dict(plain))
+            schedule.load_state_dict(from_plain(plain))
 
 
 def _set_rate(group: dict[str, Any], rate: float) -> None:
@@ -114,4 +116,4 @@ def _set_rate(group: dict[str, Any], rate: float) -> None:
 
 def _plain_schedule(state: dict[str, Any]) -> dict[str, Any]:
     # LambdaLR and its like keep functions in their state; the script makes those anew.
-    return {name: value for name, value in state.items() if not callable(value) and not name.startswith("_get_lr")}
+    return {name: to_plain(value, f"schedule, {name}") for name, value in state.items() if not callable(value)}

@@ -136,7 +136,7 @@ def test_without_a_state_it_is_read_again_with_a_warning_and_the_same_draws(feed
         stream = Stream()
         again = feed(stream, 1, 2)
         if whole[done - 1].after.sample:
-            with pytest.warns(UserWarning, match=r"Stream has no state_dict.*\[data-not-resumable\]"):
+            with pytest.warns(UserWarning, match="Stream has no state_dict"):
                 batches = take(again, 2, whole[done - 1])
         else:
             with warnings.catch_warnings():
