@@ -12,8 +12,10 @@ from typing import Any
 
 import pytest
 
+from gscalar.model.events import CheckpointFailed
 from gscalar.state.checkpoints import read_latest, verify_checkpoint
 from gscalar.state.home import Home
+from gscalar.state.records import Frame, read_record
 from gscalar.testing.processes import wait_until
 
 GSCALAR = [sys.executable, "-m", "gscalar"]
@@ -227,3 +229,15 @@ def test_a_disk_that_fills_while_a_checkpoint_is_written_costs_only_that_checkpo
     again = start([sys.executable, TOY], {"features": 200_000, "size": 8, "steps": 12}, GSCALAR_RUN_ID="mine")
     assert again.wait() == 0, again.err
     assert show("mine")["attempts"][1]["from_step"] == max(steps)
+
+
+def test_all_ranks_agree_to_try_the_last_checkpoint_again_where_it_failed(start: Start, show: Show, home: Path) -> None:
+    # The checkpoint of step 10 fails, and the end of the loop wants one of the same step.
+    started = start(supervised(2), {"features": 200_000, "size": 8, "limit_after": 9})
+    assert started.wait() == 0, started.err
+    run = show()
+    assert (run["status"], outcomes(run), run["steps"]) == ("completed", ["completed"], 10)
+    assert [checkpoint["step"] for checkpoint in run["checkpoints"]][-1] == 8
+    record = Home(home).run(run["id"]).worker_record(0, 0)
+    told = [item.event for item in read_record(record) if isinstance(item, Frame)]
+    assert [event.step for event in told if isinstance(event, CheckpointFailed)] == [10, 10]

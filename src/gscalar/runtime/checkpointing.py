@@ -68,6 +68,7 @@ class Checkpointer:
         self._writer: threading.Thread | None = None
         self._last_s = time.monotonic()
         self._last_step = -1
+        self.failed = False  # whether the newest write that is over failed; only rank 0 knows
 
     def due_by_time(self) -> bool:
         """Whether the clock asks for one (rank 0's answer counts for all ranks)."""
@@ -95,11 +96,16 @@ class Checkpointer:
         self.wait()
         self._last_s = time.monotonic()
         self._last_step = step
+        self.failed = False
         stall_s = self._last_s - began_s
         values = {"run": run_state, "trainee": snapshot.values}
         work = (step, snapshot.arrays, values, ranks, stall_s)
         self._writer = threading.Thread(target=self._write, args=work, name="gscalar-checkpoint", daemon=True)
         self._writer.start()
+
+    def forget(self) -> None:
+        """Take no step for saved."""
+        self._last_step = -1
 
     def skip(self, step: int) -> None:
         """Note that rank 0 writes this step's checkpoint."""
@@ -149,7 +155,7 @@ class Checkpointer:
         try:
             saved = save_checkpoint(self.folder, step, self._facts, fill)
         except Exception as error:  # noqa: BLE001 - a thread's border: a full disk must not end the training
-            self._last_step = -1  # the end of training tries this step again
+            self.failed = True
             self._sink.emit(CheckpointFailed(time.time_ns(), step, f"{type(error).__name__}: {error}"))
             return
         name = f"{self.folder.name}/{saved.path.name}"

@@ -31,8 +31,8 @@ from gscalar.observation.environment import capture_environment
 from gscalar.observation.secrets import redact_spec
 from gscalar.runtime.launch import Launch, read_launch, run_id_of
 from gscalar.state.files import write_atomic
-from gscalar.state.home import RunFolder, open_home
-from gscalar.state.records import RecordWriter
+from gscalar.state.home import RunFolder, locate_home, open_home
+from gscalar.state.records import Frame, RecordWriter, read_record
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -56,7 +56,7 @@ def open_worker(arguments: Mapping[str, Any], home_argument: str | os.PathLike[s
         EnvironmentProblem: `home-not-writable`, `launcher-unclear`.
         UserError: an argument that no spec would take.
     """
-    launch = read_launch(os.environ, script=sys.argv[0])
+    launch = _own_launch(read_launch(os.environ, script=sys.argv[0]))
     supervised = launch.launcher == "gscalar"
     home = open_home(launch.home or home_argument)
     job = _read_job(launch.job_file)
@@ -100,6 +100,20 @@ def open_worker(arguments: Mapping[str, Any], home_argument: str | os.PathLike[s
         attempt=attempt,
         supervised=supervised,
     )
+
+
+def _own_launch(launch: Launch) -> Launch:
+    """Return the launch, or that of a script alone where another process is this rank already.
+
+    A program that a worker starts inherits the worker's place, and must not write into its record.
+    """
+    if launch.launcher != "gscalar" or launch.run_id is None:
+        return launch
+    record = locate_home(launch.home).run(launch.run_id).worker_record(launch.attempt, launch.rank)
+    first = next(iter(read_record(record)), None) if record.exists() else None
+    if not isinstance(first, Frame) or not isinstance(first.event, Header) or first.event.pid == os.getpid():
+        return launch
+    return Launch(launcher="alone", identity=launch.identity, home=launch.home)
 
 
 def _read_job(path: Path | None) -> dict[str, Any] | None:

@@ -75,6 +75,14 @@ class Saving:
         else:
             self.checkpointer.skip(state.step)
 
+    def save_last(self, state: RunState) -> None:
+        """Take the checkpoint of a loop's end; where the one of this step has failed, try once more."""
+        self.checkpointer.wait()
+        # All ranks take it or none: only rank 0 writes, and knows.
+        if self._group.start_sum([float(self.checkpointer.failed)])()[0] > 0:
+            self.checkpointer.forget()
+        self.save(state)
+
     def settle(self) -> None:
         """Wait until rank 0 has committed, on all ranks: a launcher may kill the rest when one leaves."""
         self.checkpointer.wait()

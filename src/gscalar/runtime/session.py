@@ -175,7 +175,7 @@ class Run:
                     if batch.data_state is not None:
                         state.data_states[fed.name] = batch.data_state
             if saving.checkpointer.wanted_at_end:
-                saving.save(state)
+                saving.save_last(state)
         finally:
             self._exits.in_loop = False
             source.close()

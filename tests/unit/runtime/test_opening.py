@@ -215,3 +215,15 @@ def test_a_home_that_cannot_be_written_is_a_problem_of_the_machine(tmp_path: Pat
     with pytest.raises(EnvironmentProblem) as caught:
         opening({}, GSCALAR_HOME=tmp_path / "file" / "home")
     assert caught.value.code == "home-not-writable"
+
+
+def test_a_program_that_a_worker_starts_has_a_run_of_its_own(
+    opening: Open, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    worker = opening(**supervised(job_file(tmp_path)))
+    before = len(events_of(worker))
+    monkeypatch.setattr(os, "getpid", lambda: 1)
+    started = opening(**supervised(job_file(tmp_path)))
+    assert started.run_id != worker.run_id
+    assert started.launch.world == 1
+    assert len(events_of(worker)) == before
