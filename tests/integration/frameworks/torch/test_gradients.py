@@ -41,6 +41,7 @@ CASES: dict[str, dict[str, Any]] = {
     "full batches": case(size=12),
     "a rank without a sample in every epoch's last step": case(size=7, batch=3, accumulate=2),
     "as few samples as ranks": case(size=3, batch=4, weight="tokens"),
+    "padding inside an accumulated step, weighted by tokens": case(size=9, accumulate=3, weight="tokens"),
     "a batch sampler of the user's": case(data="lists", accumulate=2),
     "a batch sampler of the user's, weighted by tokens": case(data="lists", weight="tokens"),
     "a stream": case(data="stream"),
