@@ -60,11 +60,12 @@ class GPT(nn.Module):
     def __init__(self, d: int, layers: int, heads: int, rows: int) -> None:
         super().__init__()
         self.byte = nn.Embedding(256, d)  # what a byte means, and what predicts it
-        # Bytes say little: the 2, 3 and 4 bytes up to here share a hashed table (arXiv 2412.09871, section 3.2).
+        # Bytes say little: the 2, 3 and 4 bytes up to here share a hashed table (BLT, arXiv 2412.09871).
         self.grams = nn.Embedding(rows, d)
         nn.init.normal_(self.byte.weight, std=0.02)
         nn.init.zeros_(self.grams.weight)
-        self.blocks, self.pairs = nn.ModuleList(Block(d, heads) for _ in range(layers)), d // heads // 2
+        self.blocks = nn.ModuleList(Block(d, heads) for _ in range(layers))
+        self.pairs = d // heads // 2
 
     def forward(self, batch: Tensor) -> Tensor:  # (b, t + 1) uint8
         given, wanted = batch[:, :-1].long(), batch[:, 1:].long()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 import time
 import traceback
 from collections.abc import Callable, Mapping
@@ -92,6 +93,10 @@ class RunEnd:
     def _close(self) -> None:
         self.closed = True
         self._writer.close()
+        if self._writer.dropped:
+            # A record on a full disk cannot say so itself.
+            text = f"gscalar: {self._writer.dropped} events of rank {self._rank} could not be recorded"
+            print(text, file=sys.stderr)  # noqa: T201 - the script's own stderr is the last place left
 
 
 def _plain(failure: Failure) -> dict[str, object]:

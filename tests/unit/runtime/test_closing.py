@@ -22,6 +22,7 @@ class Kept:
 
     def __init__(self) -> None:
         self.events: list[Any] = []
+        self.dropped = 0
 
     def emit(self, event: events.Event) -> None:
         self.events.append(event)
@@ -146,3 +147,10 @@ def test_the_digests_and_counters_are_in_the_end(ending: Make) -> None:
     end.complete(state, {"weights": "ab"})
     finished = kept.events[0]
     assert (finished.step, finished.tokens, finished.samples, finished.digests) == (5, 50.0, 20.0, {"weights": "ab"})
+
+
+def test_what_a_full_disk_took_is_said_on_stderr(ending: Make, capsys: pytest.CaptureFixture[str]) -> None:
+    end, kept = ending()
+    kept.dropped = 3
+    end.stop()
+    assert "3 events of rank 0 could not be recorded" in capsys.readouterr().err
