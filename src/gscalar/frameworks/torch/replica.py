@@ -30,9 +30,10 @@ from gscalar.model.spec import Plan
 class RoutedForward:
     """The `forward` of an adopted model."""
 
-    def __init__(self, model: nn.Module, precision: str) -> None:
+    def __init__(self, model: nn.Module, precision: str, device: torch.device) -> None:
         self.model = model
         self.precision = precision
+        self.device = device
         self.own: Callable[..., Any] = model.forward
         self.ddp: DistributedDataParallel | None = None
         self.evaluating = False
@@ -42,8 +43,7 @@ class RoutedForward:
         forward = self.ddp if exchange and self.ddp is not None else self.own
         if self.precision == "fp32":
             return forward(*args, **kwargs)
-        device = next(self.model.parameters()).device.type
-        with torch.autocast(device, dtype=torch.bfloat16):
+        with torch.autocast(self.device.type, dtype=torch.bfloat16):
             result = forward(*args, **kwargs)
         return _as_float32(result)
 
@@ -77,7 +77,7 @@ class _Replica(nn.Module):
 
 def route(model: nn.Module, plan: Plan, *, world: int, device: torch.device) -> RoutedForward:
     """Return the routed forward of the model, installed on it."""
-    routed = RoutedForward(model, plan.precision)
+    routed = RoutedForward(model, plan.precision, device)
     trainable = any(parameter.requires_grad for parameter in model.parameters())
     if world > 1 and trainable:
         replica = _Replica(model, routed.own)

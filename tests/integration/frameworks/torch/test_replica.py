@@ -159,6 +159,19 @@ def test_bf16_computes_in_bf16_and_returns_float32_in(case: str) -> None:
     assert model.linear.weight.dtype is torch.float32
 
 
+def test_a_model_without_parameters_computes_in_bf16_too() -> None:
+    import torch
+
+    class Product(torch.nn.Module):
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            return x @ x.T
+
+    model, exact = Product(), batch() @ batch().T
+    adopt(model, precision="bf16")
+    assert model(batch()).dtype is torch.float32
+    assert not torch.equal(model(batch()), exact)
+
+
 def test_fp32_leaves_every_type_alone() -> None:
     import torch
 
