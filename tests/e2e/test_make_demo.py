@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 
 ROOT = Path(__file__).resolve().parents[2]
-LIMIT_S = 900
+LIMIT_S = 1200
 SUMMARY = ("baseline/order0", "baseline/order1", "baseline/gzip", "baseline/xz", "val/bits_per_byte")
 
 
