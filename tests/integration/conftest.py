@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import secrets
 import socket
 import subprocess
 import sys
@@ -18,14 +19,23 @@ LIMIT_S = 180.0
 
 @pytest.fixture
 def free_ports() -> Callable[[int], list[int]]:
-    """Return ports that nothing listened on a moment ago."""
+    """Return ports that nothing listened on a moment ago.
+
+    They lie below the range from which the system hands out ports: one of those may be given to another
+    connection before the script that is told it listens on it.
+    """
 
     def find(count: int) -> list[int]:
         with contextlib.ExitStack() as stack:
-            probes = [stack.enter_context(socket.socket()) for _ in range(count)]
-            for probe in probes:
-                probe.bind(("127.0.0.1", 0))
-            return [int(probe.getsockname()[1]) for probe in probes]
+            ports: list[int] = []
+            for port in secrets.SystemRandom().sample(range(20_000, 32_000), 2000):
+                if len(ports) == count:
+                    break
+                probe = stack.enter_context(socket.socket())
+                with contextlib.suppress(OSError):
+                    probe.bind(("127.0.0.1", port))
+                    ports.append(port)
+            return ports
 
     return find
 
