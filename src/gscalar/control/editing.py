@@ -4,20 +4,16 @@ from __future__ import annotations
 
 import os
 import re
-import socket
 import time
 from collections.abc import Mapping, Sequence
 from typing import Final
 
-import psutil
-
 from gscalar.base.errors import EnvironmentProblem, UserError
 from gscalar.base.ids import new_id
-from gscalar.base.version import __version__
-from gscalar.model.events import RECORD_VERSION, Edited, Header
+from gscalar.model.events import Edited
 from gscalar.model.spec import TAG_NAME
 from gscalar.state.home import Home
-from gscalar.state.records.writer import RecordWriter
+from gscalar.state.records import RecordWriter, own_header
 
 _KEY: Final = re.compile(TAG_NAME)
 _MAX_VALUE: Final = 8000
@@ -59,19 +55,7 @@ def edit_tags(home: Home, run_id: str, changes: Mapping[str, str | None]) -> Non
     """
     now_ns = time.time_ns()
     edit_id = new_id(now_ns, os.urandom(16))
-    header = Header(
-        version=RECORD_VERSION,
-        run=run_id,
-        attempt=0,
-        rank=-1,
-        world=0,
-        writer="edit",
-        host=socket.gethostname(),
-        pid=os.getpid(),
-        pid_start=psutil.Process().create_time(),
-        time_ns=now_ns,
-        gscalar=__version__,
-    )
+    header = own_header(run_id, "edit")
     writer = RecordWriter(home.run(run_id).records / f"edit-{edit_id}.rec", header)
     writer.emit(Edited(time_ns=now_ns, tags=dict(changes)))
     writer.close()

@@ -10,7 +10,6 @@ from __future__ import annotations
 import json
 import os
 import re
-import socket
 import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
@@ -18,12 +17,9 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Final
 
-import psutil
-
 from gscalar.base.canonical import json_text
 from gscalar.base.errors import Damaged, EnvironmentProblem, Retryable, UserError
 from gscalar.base.ids import new_id
-from gscalar.base.version import __version__
 from gscalar.control.attempt import Job
 from gscalar.control.background_index import BackgroundIndex
 from gscalar.control.cancelling import find_living
@@ -35,13 +31,12 @@ from gscalar.control.requests import StopDesk
 from gscalar.control.signals import StopSignals
 from gscalar.control.stopping import GRACE_S
 from gscalar.control.supervisor import Outcome, supervise
-from gscalar.model.events import RECORD_VERSION, Header
 from gscalar.model.parsing import from_plain, to_plain
 from gscalar.model.spec import JobSpec, ResolvedSpec
 from gscalar.state.catalog import open_catalog
 from gscalar.state.files import write_atomic
 from gscalar.state.home import Home, RunFolder, open_home
-from gscalar.state.records import RecordWriter
+from gscalar.state.records import RecordWriter, own_header
 
 # A killed supervisor's workers hold the lock for the moment that they outlive it.
 _LOCK_WAIT_S: Final = 3.0
@@ -144,19 +139,7 @@ def resume_run(
 
 
 def _supervise(job: Job, index: int, engine: Engine, display: Display) -> Outcome:
-    header = Header(
-        version=RECORD_VERSION,
-        run=job.run,
-        attempt=index,
-        rank=-1,
-        world=job.spec.workers,
-        writer="supervisor",
-        host=socket.gethostname(),
-        pid=os.getpid(),
-        pid_start=psutil.Process().create_time(),
-        time_ns=time.time_ns(),
-        gscalar=__version__,
-    )
+    header = own_header(job.run, "supervisor", attempt=index, world=job.spec.workers)
     with _disk_errors(job.home):
         writer = RecordWriter(job.folder.supervisor_record(index), header)
     # The index outlives the record's last event, so that it ends with the run.

@@ -55,7 +55,7 @@ class Launch:
 
     `identity` is equal on all ranks, and over restarts by the same launcher. Where `unique` is
     False, two launches may share it, because the launcher sets nothing that tells them apart (such
-    as torchrun over several machines without `--rdzv-id`): rank 0 has to tell the others the run.
+    as torchrun over several machines without `--rdzv-id`): a second one is refused and not mixed in.
     """
 
     launcher: Launcher

@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import json
 import os
-import socket
 import sys
 import time
 from collections.abc import Mapping
@@ -18,13 +17,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-import psutil
-
 from gscalar.base.canonical import json_text
 from gscalar.base.errors import EnvironmentProblem
 from gscalar.base.ids import new_id
-from gscalar.base.version import __version__
-from gscalar.model.events import RECORD_VERSION, AttemptStarted, Header, WorkerStarted
+from gscalar.model.events import AttemptStarted, Header, WorkerStarted
 from gscalar.model.parsing import from_plain, load_environment, merge_script_arguments, to_plain
 from gscalar.model.spec import ResolvedSpec
 from gscalar.observation.environment import capture_environment
@@ -32,7 +28,7 @@ from gscalar.observation.secrets import redact_spec
 from gscalar.runtime.launch import Launch, read_launch, run_id_of
 from gscalar.state.files import write_atomic
 from gscalar.state.home import RunFolder, locate_home, open_home
-from gscalar.state.records import Frame, RecordWriter, read_record
+from gscalar.state.records import Frame, RecordWriter, own_header, read_record
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -68,19 +64,7 @@ def open_worker(arguments: Mapping[str, Any], home_argument: str | os.PathLike[s
     name = resolved.spec.name or (job["name"] if job else Path(sys.argv[0] or "python").stem)
     if job is None and launch.rank == 0 and not folder.job_file.exists():
         _write_job(folder, run_id, name, resolved)
-    header = Header(
-        version=RECORD_VERSION,
-        run=run_id,
-        attempt=attempt,
-        rank=launch.rank,
-        world=launch.world,
-        writer="worker",
-        host=socket.gethostname(),
-        pid=os.getpid(),
-        pid_start=psutil.Process().create_time(),
-        time_ns=time.time_ns(),
-        gscalar=__version__,
-    )
+    header = own_header(run_id, "worker", attempt=attempt, rank=launch.rank, world=launch.world)
     writer = RecordWriter(folder.worker_record(attempt, launch.rank), header)
     spec = redact_spec(to_plain(resolved.spec))
     environment = capture_environment(os.environ, Path.cwd(), sys.argv)

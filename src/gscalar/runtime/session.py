@@ -411,12 +411,13 @@ def open_run(
     defaults = config_defaults(config)
     opened = open_worker({**arguments, "config": defaults} if defaults else arguments, home)
     run = Run(opened, config, compose)
-    random.seed(run.seed)
-    if "numpy" in sys.modules:
-        sys.modules["numpy"].random.seed(run.seed % 2**32)
     framework = loaded()
     if framework is not None:
         framework.tools().seed(run.seed, opened.resolved.spec.deterministic)
+        return run
+    random.seed(run.seed)
+    if "numpy" in sys.modules:
+        sys.modules["numpy"].random.seed(run.seed % 2**32)
     return run
 
 

@@ -30,18 +30,15 @@ from __future__ import annotations
 import os
 import re
 import signal
-import socket
 import subprocess
 import sys
 import time
 import traceback
 from pathlib import Path
 
-import psutil
-
 from gscalar.model import events
 from gscalar.state.home import Home
-from gscalar.state.records import RecordWriter
+from gscalar.state.records import RecordWriter, own_header
 
 _PREFIX = re.compile(r"^([ra]\d+):")
 _HIDER = """
@@ -82,18 +79,8 @@ class ScriptedWorker:
 
     def do_init(self, value: str) -> None:
         folder = Home(Path(os.environ["GSCALAR_HOME"])).run(os.environ["GSCALAR_RUN_ID"])
-        header = events.Header(
-            version=events.RECORD_VERSION,
-            run=os.environ["GSCALAR_RUN_ID"],
-            attempt=self.attempt,
-            rank=self.rank,
-            world=self.world,
-            writer="worker",
-            host=socket.gethostname(),
-            pid=os.getpid(),
-            pid_start=psutil.Process().create_time(),
-            time_ns=time.time_ns(),
-            gscalar="0",
+        header = own_header(
+            os.environ["GSCALAR_RUN_ID"], "worker", attempt=self.attempt, rank=self.rank, world=self.world
         )
         self.writer = RecordWriter(folder.worker_record(self.attempt, self.rank), header)
         self.emit(events.WorkerStarted(time.time_ns(), "default", "scripted", {}, {}, {}))

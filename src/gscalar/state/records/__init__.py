@@ -1,5 +1,6 @@
 """Append-only record files: writer, reader, seals. docs/record.md describes the format."""
 
+from gscalar.state.records.identity import own_header
 from gscalar.state.records.reader import (
     Damage,
     Frame,
@@ -14,6 +15,7 @@ from gscalar.state.records.writer import RecordWriter
 
 __all__ = [
     "RecordWriter",
+    "own_header",
     "read_record",
     "read_logged",
     "RecordTail",
