@@ -24,7 +24,6 @@ class RunEnd:
 
     def __init__(self, opened: Opened) -> None:
         self._writer = opened.writer
-        self._control = opened.folder.control
         self._rank = opened.launch.rank
         self._attempt = opened.attempt
         self._ends_run = not opened.supervised and opened.launch.rank == 0
