@@ -16,6 +16,7 @@ import pytest
 from gscalar.control.engine import GangRequest
 from gscalar.engines.local.engine import LocalEngine
 from gscalar.model import events
+from gscalar.testing.processes import alive
 
 
 def fill(path: Path) -> None:
@@ -203,7 +204,8 @@ def test_a_lost_keeper_is_a_lost_attempt_that_leaves_nobody_behind(begin, mark: 
     keeper.kill()
     assert run.wait() == 0, run.err
     assert run.failure()["failure_class"] == "lost"
-    assert not any(psutil.pid_exists(pid) for pid in first_pids)
+    # Whoever adopted them may never collect them: in many containers process 1 does not.
+    assert not any(alive(pid) for pid in first_pids)
 
 
 def test_a_disk_that_is_full_drops_output_and_counts_it(tmp_path: Path) -> None:
