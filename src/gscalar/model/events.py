@@ -63,6 +63,72 @@ class Step(Event, frozen=True, tag="S"):
     loss: float  # weighted mean over this rank's micro-steps
     epoch: int = 0
     total_steps: int = 0  # 0 where the length of the training is not known
+    accounts: bytes = b""  # as `gscalar.model.accounts` packs them; they sum to `duration_s`
+    shares: bytes = b""  # as `gscalar.model.shares` packs them: the samples of this rank's micro-batches
+
+
+class Spans(Event, frozen=True, tag="SP"):
+    """The timed intervals of one step on this rank, as `gscalar.model.spans` packs them.
+
+    `time_ns` is the step's begin, from which they count.
+    """
+
+    step: int
+    time_ns: int
+    rows: bytes
+
+
+class Collectives(Event, frozen=True, tag="SC"):
+    """The collectives of one step on this rank, as `gscalar.model.spans` packs them, from the step's begin."""
+
+    step: int
+    time_ns: int
+    rows: bytes
+
+
+class SampleOrder(Event, frozen=True, tag="O"):
+    """The global order that the positions of `Step.shares` count in.
+
+    Position p of epoch e is sample `Permutation(size, seed, e).at(p)` of `gscalar.runtime.cursor` where it is
+    shuffled, p itself where it is not; where `listed`, the user's own sampler decides.
+    """
+
+    time_ns: int
+    data: int  # number of the data object, in the order of first use
+    size: int
+    seed: int
+    shuffle: bool
+    listed: bool
+    global_batch: int  # samples of a full micro-batch of all ranks
+
+
+class Hardware(Event, frozen=True, tag="HW"):
+    """What a host (rank -1) or one worker's process used: float64 for the names of `names_id`.
+
+    Names and units are those of `gscalar.model.hardware`; a counter that could not be read is left out.
+    """
+
+    time_ns: int
+    rank: int
+    names_id: int
+    values: bytes
+
+
+class Clock(Event, frozen=True, tag="CK"):
+    """How this process's wall clock stands to rank 0's: rank 0's time = own time + offset + drift * later."""
+
+    time_ns: int
+    offset_s: float
+    drift: float  # seconds a second
+    bound_s: float  # the offset is wrong by at most this
+    num_pings: int
+
+
+class ClockJumped(Event, frozen=True, tag="CJ"):
+    """The wall clock of this host was set: it moved by so much more than the monotonic clock."""
+
+    time_ns: int
+    by_s: float
 
 
 class Beat(Event, frozen=True, tag="B"):
@@ -235,7 +301,8 @@ class Seal(Event, frozen=True, tag="X"):
 
 
 AnyEvent = (
-    Header | Names | Points | Step | Beat | WorkerStarted | Adopted | AttemptStarted | Resumed | CheckpointSaved
-    | CheckpointFailed | CheckpointRemoved | Failure | Nonfinite | StopRequested | StopAcknowledged | AttemptEnded
-    | RunEnded | Finished | Note | Dropped | Edited | Seal
+    Header | Names | Points | Step | Spans | Collectives | SampleOrder | Hardware | Clock | ClockJumped | Beat
+    | WorkerStarted | Adopted | AttemptStarted | Resumed | CheckpointSaved | CheckpointFailed | CheckpointRemoved
+    | Failure | Nonfinite | StopRequested | StopAcknowledged | AttemptEnded | RunEnded | Finished | Note | Dropped
+    | Edited | Seal
 )  # fmt: skip

@@ -17,5 +17,8 @@ class Sink(Protocol):
     def log(self, step: int, time_ns: int, values: Mapping[str, float]) -> None:
         """Keep one set of named values; the fast path."""
 
+    def sample(self, time_ns: int, rank: int, values: Mapping[str, float]) -> None:
+        """Keep one look at the hardware of a host (rank -1) or of one worker's process."""
+
     def seal(self, reason: str) -> None:
         """Write the chained digest of all before and make the file durable (fsync)."""

@@ -31,7 +31,7 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
-from gscalar.model.events import Dropped, Event, Header, Names, Note, Points, Seal
+from gscalar.model.events import Dropped, Event, Hardware, Header, Names, Note, Points, Seal
 from gscalar.state.records.appending import AppendFile
 from gscalar.state.records.format import FIRST_DIGEST, begin_digest, encode_event
 from gscalar.state.records.reader import Frame, scan
@@ -99,6 +99,13 @@ class RecordWriter:
         Raises:
             TypeError: a name is no text, or a value is no number; it says which.
         """
+        self._put_values(values, lambda names_id, packed: Points(step, time_ns, names_id, packed))
+
+    def sample(self, time_ns: int, rank: int, values: Mapping[str, float]) -> None:
+        """Keep one look at the hardware of a host (rank -1) or of one worker's process."""
+        self._put_values(values, lambda names_id, packed: Hardware(time_ns, rank, names_id, packed))
+
+    def _put_values(self, values: Mapping[str, float], event: Callable[[int, bytes], Event]) -> None:
         names = tuple(values)
         known = self._key_sets.get(names)
         if known is None:
@@ -112,11 +119,11 @@ class RecordWriter:
         last_seal = self._seal_start
         names_due = known.calls_left <= 0 or known.named_after != last_seal
         try:
-            frame = encode_event(Points(step, time_ns, known.names_id, packed))
+            frame = encode_event(event(known.names_id, packed))
             if names_due:
                 frame = encode_event(Names(known.names_id, known.names)) + frame
         except _UNWRITABLE as error:
-            self._lose(1, f"Points: {error}")
+            self._lose(1, f"named values: {error}")
             return
         if self._put(frame):
             known.calls_left -= 1
