@@ -75,7 +75,7 @@ class Spans(Event, frozen=True, tag="SP"):
 
     step: int
     time_ns: int
-    rows: bytes
+    rows: tuple[int, ...]
 
 
 class Collectives(Event, frozen=True, tag="SC"):
@@ -83,7 +83,7 @@ class Collectives(Event, frozen=True, tag="SC"):
 
     step: int
     time_ns: int
-    rows: bytes
+    rows: tuple[int, ...]
 
 
 class SampleOrder(Event, frozen=True, tag="O"):

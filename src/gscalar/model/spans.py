@@ -1,13 +1,13 @@
 """Timed intervals of one rank's step, and its collectives, as the record packs them.
 
-Both are rows of little-endian int64. Times are nanoseconds of the writer's monotonic clock, counted from the
-step's begin, which the event gives as wall-clock time.
+Both are rows of whole numbers, one after the other, which msgpack keeps short (a span takes about 8 bytes). Times
+are of the writer's monotonic clock, counted from the step's begin, which the event gives as wall-clock time;
+here they are nanoseconds, on disk microseconds. Ends are rounded and not durations, so neighbours stay neighbours.
 """
 
 from __future__ import annotations
 
-import struct
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from enum import IntEnum
 from typing import Final, NamedTuple
 
@@ -66,26 +66,37 @@ class Collective(NamedTuple):
     end_ns: int
 
 
-_SPAN: Final = struct.Struct("<4q")
-_COLLECTIVE: Final = struct.Struct("<7q")
+_SPAN_FIELDS: Final = 4
+_COLLECTIVE_FIELDS: Final = 7
 
 
-def pack_spans(spans: Iterable[Span]) -> bytes:
+def pack_spans(spans: Iterable[Span]) -> tuple[int, ...]:
     """Return the rows of a `Spans` event."""
-    return b"".join(_SPAN.pack(*span) for span in spans)
+    flat: list[int] = []
+    for kind, start_ns, duration_ns, value in spans:
+        start = start_ns // 1000
+        flat += (kind, start, (start_ns + duration_ns) // 1000 - start, value)
+    return tuple(flat)
 
 
-def unpack_spans(packed: bytes) -> Iterator[Span]:
+def unpack_spans(rows: Sequence[int]) -> Iterator[Span]:
     """Yield the spans of a `Spans` event; half a row at the end is left out."""
-    return (Span(*row) for row in _SPAN.iter_unpack(packed[: len(packed) // _SPAN.size * _SPAN.size]))
+    for at in range(0, len(rows) - _SPAN_FIELDS + 1, _SPAN_FIELDS):
+        kind, start, duration, value = rows[at : at + _SPAN_FIELDS]
+        yield Span(kind, start * 1000, duration * 1000, value)
 
 
-def pack_collectives(collectives: Iterable[Collective]) -> bytes:
+def pack_collectives(collectives: Iterable[Collective]) -> tuple[int, ...]:
     """Return the rows of a `Collectives` event."""
-    return b"".join(_COLLECTIVE.pack(*each) for each in collectives)
+    flat: list[int] = []
+    for each in collectives:
+        flat += each[:4]
+        flat += (time_ns // 1000 for time_ns in each[4:])
+    return tuple(flat)
 
 
-def unpack_collectives(packed: bytes) -> Iterator[Collective]:
+def unpack_collectives(rows: Sequence[int]) -> Iterator[Collective]:
     """Yield the collectives of a `Collectives` event; half a row at the end is left out."""
-    whole = packed[: len(packed) // _COLLECTIVE.size * _COLLECTIVE.size]
-    return (Collective(*row) for row in _COLLECTIVE.iter_unpack(whole))
+    for at in range(0, len(rows) - _COLLECTIVE_FIELDS + 1, _COLLECTIVE_FIELDS):
+        kind, group, sequence, num_bytes, *times = rows[at : at + _COLLECTIVE_FIELDS]
+        yield Collective(kind, group, sequence, num_bytes, *(time * 1000 for time in times))
