@@ -84,6 +84,8 @@ BENCHMARKED_PARTS = {
     "benchmarks/recorder.py": ("gscalar.model.events", "gscalar.state.records"),
     "benchmarks/checkpoints.py": ("gscalar.frameworks.torch.storage", "gscalar.state.checkpoints", "gscalar.testing."),
     "benchmarks/resume_matrix.py": ("gscalar.testing.",),
+    "benchmarks/chaos.py": ("gscalar.state.records", "gscalar.testing."),
+    "benchmarks/step_overhead.py": ("gscalar.model.", "gscalar.observation.", "gscalar.runtime.", "gscalar.state."),
 }
 
 

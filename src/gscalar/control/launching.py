@@ -104,7 +104,7 @@ def resume_run(
     """Go on with a run that has ended, from its last good checkpoint. `override` changes its spec.
 
     Raises:
-        UserError: `run-active`, `command-not-found`, or what `override` raises.
+        UserError: `run-active`, `fixed-key`, `command-not-found`, or what `override` raises.
     """
     run_folder = home.run(run_id)
     run_folder.create()
@@ -115,6 +115,7 @@ def resume_run(
         job_file, stored = read_job(run_folder)
         if override is not None:
             resolved = override(stored.resolved)
+            _check_fixed(stored.resolved, resolved)
             if resolved != stored.resolved:
                 stored = replace(stored, resolved=resolved)
                 job_file = run_folder.path / f"job-a{index:03d}.json"
@@ -136,6 +137,18 @@ def resume_run(
             lock_fd=lock.fd,
         )
         return _supervise(job, index, engine, display)
+
+
+def _check_fixed(before: ResolvedSpec, now: ResolvedSpec) -> None:
+    """Refuse what a run in progress cannot take: its samples would be others than those that are left."""
+    if now.spec.seed != before.spec.seed:
+        raise UserError(
+            code="fixed-key",
+            what="A run keeps the seed that it began with: the order of its samples follows from it.",
+            value=now.spec.seed,
+            where="seed",
+            next_step="Resume without --set seed, or start a new run.",
+        )
 
 
 def _supervise(job: Job, index: int, engine: Engine, display: Display) -> Outcome:

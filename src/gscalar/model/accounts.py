@@ -7,6 +7,7 @@ its own end, without the evaluation in between. So its accounts sum to its durat
 from __future__ import annotations
 
 import struct
+from collections.abc import Sequence
 from typing import Final
 
 # In the order in which they lie in `Step.accounts`. A new one goes to the end.
@@ -27,6 +28,11 @@ _PACKED: Final = struct.Struct(f"<{len(ACCOUNTS)}d")
 def pack_accounts(seconds: dict[str, float]) -> bytes:
     """Return the accounts of one step as a `Step` event carries them: little-endian float64, absent ones 0."""
     return _PACKED.pack(*(seconds.get(name, 0.0) for name in ACCOUNTS))
+
+
+def pack_nanoseconds(accounts_ns: Sequence[int]) -> bytes:
+    """Return the accounts, given in the order of `ACCOUNTS` in nanoseconds, as a `Step` event carries them."""
+    return _PACKED.pack(*(ns / 1e9 for ns in accounts_ns))
 
 
 def unpack_accounts(packed: bytes) -> dict[str, float]:

@@ -129,6 +129,29 @@ class Plan:
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
+class TransformerShape:
+    """The shape of a decoder-only transformer, from which its FLOPs follow: 6 N + 12 L d s per token."""
+
+    layers: int | None = key(None, doc="Blocks, L; needed.", at_least=1)
+    d_model: int | None = key(None, doc="Width of the residual stream, d; needed.", at_least=1)
+    seq: int | None = key(None, doc="Tokens of a sequence, s; needed.", at_least=1)
+    vocab: int = key(0, doc="Words of the embedding, where `params` is not given.", at_least=0)
+    params: float | None = key(None, doc="Parameters, N; by default 12 L d^2 + vocab d.", above=0)
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Flops:
+    """What the model must compute, for its utilization (MFU) in `gscalar show`. It changes nothing in the training."""
+
+    per_sample: float | None = key(None, doc="FLOPs of forward and backward per sample.", above=0)
+    per_token: float | None = key(None, doc="The same per token, where the script counts tokens.", above=0)
+    transformer: TransformerShape | None = key(None, doc="Or the shape of a transformer.")
+    peak_flops_per_s: float | None = key(
+        None, doc="What one worker's device can do at the precision used, by its data sheet.", above=0
+    )
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
 class JobSpec:
     """A whole job. Every key has a default but `command`."""
 
@@ -162,6 +185,7 @@ class JobSpec:
     elastic: Literal["off"] = key("off", doc="Whether the number of workers may change while running.")
     checkpoint: CheckpointPolicy = key(factory=CheckpointPolicy, doc="When checkpoints are written.")
     plan: Plan = key(factory=Plan, doc="The training knobs.")
+    flops: Flops = key(factory=Flops, doc="What the model must compute, for its utilization (MFU).")
     tags: dict[str, str] = key(
         factory=dict,
         doc="Words to find the run by.",
@@ -182,6 +206,12 @@ class JobSpec:
 
 def contradiction(part: object) -> tuple[str, str] | None:
     """Return a key of this part and why it cannot work with the others, or None."""
+    if isinstance(part, Flops):
+        given = [name for name in ("per_sample", "per_token", "transformer") if getattr(part, name) is not None]
+        return (given[1], f"`{given[0]}` says it already") if len(given) > 1 else None
+    if isinstance(part, TransformerShape):
+        missing = [name for name in ("layers", "d_model", "seq") if getattr(part, name) is None]
+        return (missing[0], "a transformer needs `layers`, `d_model` and `seq`") if missing else None
     total = getattr(part, "total_steps", None)
     warmup: int = getattr(part, "warmup_steps", 0)
     decay: int = getattr(part, "decay_steps", None) or 0
@@ -195,7 +225,7 @@ def contradiction(part: object) -> tuple[str, str] | None:
     return "warmup_steps", f"{warmup} steps of warm-up pass total_steps, {total}"
 
 
-Origin = Literal["flag", "environment", "spec", "script", "default"]
+Origin = Literal["flag", "environment", "spec", "script", "launcher", "default"]
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

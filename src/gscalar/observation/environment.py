@@ -5,7 +5,7 @@ the installed packages; torch is not imported for it. Nothing raises: what is no
 Secrets are taken out before the result leaves this module.
 
 Limits: only NVIDIA's GPUs are listed; a memory or CPU limit is the tightest of the process's control
-group and those above it (v2, else v1), see Linux's cgroups(7).
+group and those above it, as `gscalar.observation.containers` reads it.
 """
 
 from __future__ import annotations
@@ -20,14 +20,12 @@ from importlib import metadata
 from pathlib import Path
 from typing import Any, Final
 
+from gscalar.observation.containers import read_limits
 from gscalar.observation.gpus import list_gpus
 from gscalar.observation.secrets import redact, redact_words
 
 _GIT_TIMEOUT_S: Final = 2.0
 _PROC = Path("/proc")
-_CGROUP = Path("/sys/fs/cgroup")
-# cgroup v1 writes "no limit" as the largest multiple of a page below 2**63.
-_NO_LIMIT_BYTES: Final = 2**62
 
 # Variables that change what a training does or how fast it is. A trailing * takes all that begin so.
 KEPT_VARIABLES: Final = (
@@ -51,7 +49,7 @@ def capture_environment(environ: Mapping[str, str], cwd: Path, argv: Sequence[st
         "os": _operating_system,
         "cpu": _cpu,
         "memory": lambda: _memory(_PROC),
-        "limits": lambda: read_limits(_PROC, _CGROUP),
+        "limits": lambda: read_limits(_PROC),
         "gpus": list_gpus,
         "packages": installed_packages,
         "variables": lambda: kept_variables(environ),
@@ -99,17 +97,6 @@ def read_git(cwd: Path) -> dict[str, Any]:
         found |= {"diff_sha256": hashlib.sha256(diff).hexdigest()} if diff is not None else {}
     remote = _git(cwd, "config", "--get", "remote.origin.url")
     return found | ({"remote": redact("remote", remote.decode(errors="replace").strip())} if remote else {})
-
-
-def read_limits(proc: Path, cgroup: Path) -> dict[str, Any]:
-    """Return `cpu_cores` (a fraction is possible) and `memory_bytes` as control groups limit them."""
-    paths = dict(_cgroup_paths((proc / "self" / "cgroup").read_text()))
-    if "" in paths and (cgroup / "cgroup.controllers").exists():
-        found = _nearest(cgroup, paths[""], _limits_v2)
-    else:
-        found = _nearest(cgroup / "memory", paths.get("memory", "/"), _memory_limit_v1)
-        found |= _nearest(cgroup / "cpu", paths.get("cpu", "/"), _cpu_limit_v1)
-    return found
 
 
 def _attempt(read: Callable[[], Any]) -> Any:
@@ -216,52 +203,3 @@ def _lines(path: Path) -> list[str]:
         return path.read_text(errors="replace").splitlines()
     except OSError:
         return []
-
-
-def _cgroup_paths(text: str) -> Iterable[tuple[str, str]]:
-    """Yield (controller, path) of /proc/self/cgroup; the unified hierarchy has the empty controller."""
-    for line in text.splitlines():
-        _, controllers, path = line.split(":", 2)
-        for controller in controllers.split(","):
-            yield controller, path
-
-
-def _nearest(root: Path, path: str, read: Callable[[Path], dict[str, Any]]) -> dict[str, Any]:
-    """Return the tightest limits of a group and those above it.
-
-    In a container with a namespace of its own the path may not exist below the mount; then the
-    mount itself is the container's group.
-    """
-    tightest: dict[str, Any] = {}
-    group = root / path.lstrip("/")
-    for folder in (group, *group.parents):
-        for name, value in read(folder).items():
-            tightest[name] = min(value, tightest.get(name, value))
-        if folder == root:
-            break
-    return tightest
-
-
-def _limits_v2(group: Path) -> dict[str, Any]:
-    found: dict[str, Any] = {}
-    memory = _lines(group / "memory.max")
-    if memory and memory[0].isdigit():
-        found["memory_bytes"] = int(memory[0])
-    quota, _, period = (_lines(group / "cpu.max") or [""])[0].partition(" ")
-    if quota.isdigit() and period.isdigit():
-        found["cpu_cores"] = int(quota) / int(period)
-    return found
-
-
-def _memory_limit_v1(group: Path) -> dict[str, Any]:
-    memory = _lines(group / "memory.limit_in_bytes")
-    if memory and memory[0].isdigit() and int(memory[0]) < _NO_LIMIT_BYTES:
-        return {"memory_bytes": int(memory[0])}
-    return {}
-
-
-def _cpu_limit_v1(group: Path) -> dict[str, Any]:
-    quota, period = _lines(group / "cpu.cfs_quota_us"), _lines(group / "cpu.cfs_period_us")
-    if quota and period and quota[0].isdigit() and int(period[0]) > 0:
-        return {"cpu_cores": int(quota[0]) / int(period[0])}
-    return {}

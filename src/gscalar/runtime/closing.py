@@ -30,8 +30,10 @@ class RunEnd:
         self._cancel_file = opened.folder.control / "cancel"
         self.is_peer_loss: Callable[[BaseException], bool] = lambda error: False
         self.step = 0
+        self.status: str = Status.RUNNING
         self.failed = False
         self.closed = False
+        self.before_close: list[Callable[[], None]] = []  # what must not write into a closed record
 
     def fail(self, error: BaseException) -> None:
         """Record an exception that leaves the script. The record stays open for what follows."""
@@ -85,12 +87,15 @@ class RunEnd:
         self._close()
 
     def _end(self, status: Status, outcome: str, failure: dict[str, object] | None) -> None:
+        self.status = status
         if self._ends_run:
             self._writer.emit(AttemptEnded(self._attempt, time.time_ns(), outcome, failure))
             self._writer.emit(RunEnded(time.time_ns(), status))
 
     def _close(self) -> None:
         self.closed = True
+        for stop in self.before_close:
+            stop()
         self._writer.close()
         if self._writer.dropped:
             # A record on a full disk cannot say so itself.

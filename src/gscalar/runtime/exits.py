@@ -2,31 +2,48 @@
 
 SIGTERM only raises a flag while a training loop is running; the loop acts on it at the next step
 border, where all ranks can. A second SIGTERM, or one outside a loop, ends the process as it always
-would, so that nobody is trapped in a script that never reaches a border.
+would, so that nobody is trapped in a script that never reaches a border. Ctrl-C in a terminal is treated
+alike, but for notebooks, where it has to stop the cell, and for scripts with a handler of their own.
 """
 
 from __future__ import annotations
 
 import atexit
+import math
 import os
 import signal
 import sys
 import threading
+import time
 from collections.abc import Callable
 from types import FrameType, TracebackType
+from typing import Final
 
 ExceptHook = Callable[[type[BaseException], BaseException, TracebackType | None], object]
 
+# torchrun passes on the Ctrl-C that the terminal has sent to all its children already.
+_SAME_CTRL_C_S: Final = 0.5
+
 
 class ExitWatch:
-    """Owns the process's exception hook, SIGTERM handler and exit hook while a run is open."""
+    """Owns the process's exception hook, signal handlers and exit hook while a run is open."""
 
-    def __init__(self, *, on_failure: Callable[[BaseException], None], on_exit: Callable[[int], None]) -> None:
+    def __init__(
+        self,
+        *,
+        on_failure: Callable[[BaseException], None],
+        on_exit: Callable[[int], None],
+        on_interrupt: Callable[[], None] = lambda: None,
+    ) -> None:
         self.stop_requested = False
+        self.interrupted = False  # by Ctrl-C, which a training loop obeys
         self.terminated = False  # by a SIGTERM that no training loop was there to obey
         self.in_loop = False
         self._on_failure = on_failure
         self._on_exit = on_exit
+        self._on_interrupt = on_interrupt
+        self._interrupted_s = -math.inf
+        self._takes_interrupts = False
         self._exit_code = 0
         self._installed = False
         self._pid = os.getpid()
@@ -46,6 +63,10 @@ class ExitWatch:
         atexit.register(self._at_exit)
         if threading.current_thread() is threading.main_thread():
             self._previous_signal = signal.signal(signal.SIGTERM, self._on_sigterm)
+            interactive = hasattr(sys, "ps1") or "ipykernel" in sys.modules
+            if not interactive and signal.getsignal(signal.SIGINT) is signal.default_int_handler:
+                self._takes_interrupts = True
+                signal.signal(signal.SIGINT, self._on_sigint)
 
     def remove(self) -> None:
         """Give the hooks back. Safe to call twice."""
@@ -60,6 +81,8 @@ class ExitWatch:
         in_main = threading.current_thread() is threading.main_thread()
         if in_main and self._previous_signal is not None and signal.getsignal(signal.SIGTERM) == self._on_sigterm:
             signal.signal(signal.SIGTERM, self._previous_signal)
+        if in_main and self._takes_interrupts and signal.getsignal(signal.SIGINT) == self._on_sigint:
+            signal.signal(signal.SIGINT, signal.default_int_handler)
 
     def note_exit(self, code: object) -> None:
         """Remember the code of a SystemExit that was seen on its way out."""
@@ -93,3 +116,15 @@ class ExitWatch:
             self.terminated = True
             self._exit_code = 128 + signum
             raise SystemExit(128 + signum)
+
+    def _on_sigint(self, signum: int, frame: FrameType | None) -> None:
+        if not self._installed or os.getpid() != self._pid:
+            signal.default_int_handler(signum, frame)
+        now_s = time.monotonic()
+        if now_s - self._interrupted_s < _SAME_CTRL_C_S:
+            return
+        if self.stop_requested or not self.in_loop:
+            signal.default_int_handler(signum, frame)
+        self._interrupted_s = now_s
+        self.stop_requested = self.interrupted = True
+        self._on_interrupt()

@@ -12,8 +12,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Protocol
 
+from gscalar.model.shares import Share
 from gscalar.model.spec import Plan
-from gscalar.runtime.cursor import Cursor
+from gscalar.observation.collectives import CollectiveLedger
+from gscalar.runtime.cursor import Cursor, OrderFacts
 from gscalar.runtime.launch import Launch
 
 
@@ -25,6 +27,11 @@ class Batch:
     number of samples of all ranks in the whole accumulated step, or None where it is not known in
     advance. `after` is the cursor once the batch is consumed, `ends_epoch` is true for the last
     micro-batch of an epoch, `data_state` is what the data set itself needs to go on (or None).
+    `shares` are the positions of the global order that it holds, none for padding. `step_size` is the
+    number of micro-batches in its optimizer step, the same on every rank: more than `plan.accumulate`
+    where a rank's part of a global micro-batch is walked in pieces. An epoch's end ends a step earlier.
+    `transfer_s` is how long the copy to the device held the host up, `num_ready` how many batches lay
+    ready in the prefetch queue when this one was asked for (-1 where there is no queue to look into).
     """
 
     value: Any
@@ -33,6 +40,10 @@ class Batch:
     after: Cursor
     ends_epoch: bool
     data_state: Any = None
+    transfer_s: float = 0.0
+    num_ready: int = -1
+    shares: tuple[Share, ...] = ()
+    step_size: int | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -99,11 +110,11 @@ class Feed(Protocol):
     """One data object of the user, sharded over ranks."""
 
     @property
-    def batches_per_epoch(self) -> int | None:
-        """Micro-batches of an epoch, the same on every rank; None where that is not known."""
+    def order(self) -> OrderFacts:
+        """What the global order follows from."""
 
     def batches_left(self, cursor: Cursor) -> int | None:
-        """Return the micro-batches that the cursor's epoch still has; None where that is not known."""
+        """Return the global micro-batches that the cursor's epoch still has; None where that is not known."""
 
     def batches(self, cursor: Cursor, data_state: Any, accumulate: int) -> Generator[Batch, None, None]:
         """Yield this rank's micro-batches from the cursor on, epoch after epoch without end."""
@@ -130,8 +141,17 @@ class Framework(Protocol):
     def adopt(self, objects: Sequence[Any], plan: Plan, launch: Launch) -> tuple[Trainee, Mapping[str, Any]]:
         """Return what is trained, with the objects for the user, and facts for people."""
 
-    def feed(self, data: Any, launch: Launch, seed: int, *, sharded: bool) -> Feed:
-        """Return the feed of a data object; `sharded` where it yields only this rank's share."""
+    def feed(
+        self, data: Any, launch: Launch, seed: int, *, sharded: bool, number: int = 0, global_batch: int | None = None
+    ) -> Feed:
+        """Return the feed of a data object; `sharded` where it yields only this rank's share.
+
+        `number` stands for it in the record. `global_batch` is what all ranks took together where the
+        run began; None begins it here.
+
+        Raises:
+            TrainingError: `data-too-small`, `world-changed`.
+        """
 
     def tools(self) -> Tools:
         """Return the framework's small functions."""
@@ -153,3 +173,5 @@ class Tools:
     read_arrays: Callable[[Path], dict[str, Any]]
     device: Callable[[Launch], Any]
     watch_compilation: Callable[[Callable[[], None]], None]  # a sign of life for each graph that is compiled
+    # Tell the ledger of every gradient collective from now on; nothing where the framework cannot see them.
+    watch_collectives: Callable[[Trainee, CollectiveLedger], None]

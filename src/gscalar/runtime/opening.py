@@ -8,6 +8,7 @@ GSCALAR_RUN_ID names).
 
 from __future__ import annotations
 
+import dataclasses
 import json
 import os
 import sys
@@ -58,6 +59,10 @@ def open_worker(arguments: Mapping[str, Any], home_argument: str | os.PathLike[s
     job = _read_job(launch.job_file)
     known = ResolvedSpec(spec=from_plain(job["spec"]), origins=job["origins"]) if job else load_environment(os.environ)
     resolved = merge_script_arguments(known, arguments)
+    if not supervised and launch.world != resolved.spec.workers:
+        # What the launcher started is what a later `--resume` starts.
+        workers = dataclasses.replace(resolved.spec, workers=launch.world)
+        resolved = ResolvedSpec(spec=workers, origins={**resolved.origins, "workers": "launcher"})
     run_id, attempt = _identify(launch, home.runs)
     folder = home.run(run_id)
     folder.create()

@@ -13,8 +13,10 @@ from collections.abc import Callable, Mapping
 from numbers import Real
 from typing import Any
 
-from gscalar.model.events import Beat, Event, Nonfinite, Note, Step
+from gscalar.model.events import Beat, Collectives, Event, Nonfinite, Note, Spans, Step
+from gscalar.model.shares import pack_shares
 from gscalar.runtime.stepping import StepResult
+from gscalar.runtime.timing import TimedStep
 from gscalar.state.records import RecordWriter
 
 Scalar = Callable[[Any], Callable[[], float]]
@@ -36,6 +38,7 @@ class Recording:
         self.writer = writer
         self.scalar: Scalar = host_scalar
         self.on_host = True
+        self.on_warning: Callable[[str, str], None] = lambda code, text: None
         self._rank = rank
         self._waiting: list[Callable[[], None]] = []
         self._last_beat_s = -math.inf
@@ -63,7 +66,7 @@ class Recording:
         else:
             self._when_ready(write)
 
-    def step(self, result: StepResult, *, step: int, duration_s: float, epoch: int, total_steps: int) -> None:
+    def step(self, result: StepResult, timed: TimedStep, *, step: int, epoch: int, total_steps: int) -> None:
         """Record a step that is done, and what the step before left waiting."""
         agreement, update, now_ns = result.agreement, result.update, time.time_ns()
 
@@ -71,28 +74,39 @@ class Recording:
             done = Step(
                 step=step,
                 time_ns=now_ns,
-                duration_s=duration_s,
+                duration_s=timed.duration_s,
                 samples=agreement.samples,
                 tokens=agreement.tokens,
                 lr=update.lr,
                 loss=result.loss(),
                 epoch=epoch,
                 total_steps=total_steps,
+                accounts=timed.accounts,
+                shares=pack_shares(result.shares),
             )
             self.emit(done)
+            self.emit(Spans(step, timed.begin_ns, timed.spans))
+            if timed.collectives:
+                self.emit(Collectives(step, timed.begin_ns, timed.collectives))
             if not math.isfinite(done.loss):
-                self.emit(Nonfinite(now_ns, step, self._rank, "loss"))
+                self._tell_nonfinite(now_ns, step, "loss")
             if update.grad_norm is not None:
                 self.writer.log(step, now_ns, {"train/grad_norm": update.grad_norm})
                 if not math.isfinite(update.grad_norm):
-                    self.emit(Nonfinite(now_ns, step, self._rank, "gradient"))
+                    self._tell_nonfinite(now_ns, step, "gradient")
 
         self.write_waiting()
         self._when_ready(write)
 
+    def _tell_nonfinite(self, time_ns: int, step: int, what: str) -> None:
+        self.emit(Nonfinite(time_ns, step, self._rank, what))
+        self.on_warning("nonfinite", f"the {what} of step {step} is not finite")
+
     def note(self, text: str, code: str, level: str = "warning") -> None:
         """Record one line for people."""
         self.emit(Note(time.time_ns(), level, code, text))
+        if level == "warning":
+            self.on_warning(code, text)
 
     def beat(self, phase: str, *, now: bool = False) -> None:
         """Say that the process lives; at most once a second unless `now`."""

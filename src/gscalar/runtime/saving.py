@@ -18,7 +18,15 @@ class Saving:
     """Takes and restores the checkpoints of one trainee. Every rank makes the same calls."""
 
     def __init__(
-        self, checkpointer: Checkpointer, trainee: Trainee, group: Group, tools: Tools, recording: Recording, rank: int
+        self,
+        checkpointer: Checkpointer,
+        trainee: Trainee,
+        group: Group,
+        tools: Tools,
+        recording: Recording,
+        *,
+        rank: int,
+        world: int,
     ) -> None:
         self.checkpointer = checkpointer
         self._trainee = trainee
@@ -26,6 +34,7 @@ class Saving:
         self._tools = tools
         self._recording = recording
         self._rank = rank
+        self._world = world
         self._restored_ranks: list[bytes] = []
         self._random_ready = False
 
@@ -49,18 +58,24 @@ class Saving:
         path = f"{self.checkpointer.folder.name}/{name}"
         self._recording.emit(Resumed(time.time_ns(), restored.step, path))
 
-    def ready_random(self, state: RunState, seed: int, rank: int, deterministic: bool) -> None:
-        """Before the first batch: this rank's random numbers as they were, or its own fresh ones."""
+    def ready_random(self, state: RunState, seed: int, deterministic: bool) -> None:
+        """Before the first batch: this rank's random numbers as they were, or its own fresh ones.
+
+        In another world the ranks that were there before keep theirs, and new ones begin with numbers that
+        follow from seed, rank and step.
+        """
         if self._random_ready:
             return
         self._random_ready = True
-        if rank < len(self._restored_ranks):
-            random, data_states = msgspec.msgpack.decode(self._restored_ranks[rank])
+        ranks, self._restored_ranks = self._restored_ranks, []
+        if self._rank < len(ranks):
+            random, state.data_states = msgspec.msgpack.decode(ranks[self._rank])
             self._tools.set_random_state(random)
-            state.data_states = data_states
         else:
-            self._tools.seed(mixed_seed(seed, rank, state.step), deterministic)
-        self._restored_ranks = []
+            self._tools.seed(mixed_seed(seed, self._rank, state.step), deterministic)
+        if ranks and len(ranks) != self._world:
+            # All ranks have read the same of a stream, and a new one needs a place in it too.
+            _, state.data_states = msgspec.msgpack.decode(ranks[0])
 
     def save(self, state: RunState) -> None:
         """Take a checkpoint of the step that is done; the write goes on in the background."""

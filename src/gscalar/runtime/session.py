@@ -18,8 +18,10 @@ from typing import Any
 
 from gscalar.base.errors import TrainingError, UserError
 from gscalar.model.events import Adopted, Nonfinite, StopAcknowledged
+from gscalar.model.spans import SpanKind
 from gscalar.model.status import Exit
 from gscalar.runtime.checkpointing import Checkpointer
+from gscalar.runtime.clock_sync import start_clock_sync
 from gscalar.runtime.closing import RunEnd
 from gscalar.runtime.config import bind_config, config_defaults
 from gscalar.runtime.cursor import Cursor
@@ -28,12 +30,24 @@ from gscalar.runtime.feeding import Extent, Fed, Feeds
 from gscalar.runtime.framework import Framework, Group, Trainee
 from gscalar.runtime.opening import Opened, open_worker
 from gscalar.runtime.recording import Recording
+from gscalar.runtime.sampling import start_sampling
 from gscalar.runtime.saving import Saving
 from gscalar.runtime.schedules import factor
 from gscalar.runtime.state import RunState
 from gscalar.runtime.stepping import Agreement, StepEngine
+from gscalar.runtime.telling import Telling
+from gscalar.runtime.timing import Timing
 
 Compose = Callable[[Sequence[Any]], Framework]
+
+NOT_SHARDED = (
+    "The batches do not come from run.batches, so each of the {world} workers takes what its own loader gives: "
+    "all of the data, unless the loader shards it."
+)
+NO_STEP = (
+    "run.prepare was given a model, and no step went through run.step: nothing was exchanged between workers, "
+    "recorded or saved."
+)
 
 
 class _Training:
@@ -70,10 +84,14 @@ class Run:
         self._training: _Training | None = None
         self._total_steps: int | None = None
         self._schedule_steps: int | None = None  # the same, where no further loop can change it
-        self._began_s: float | None = None
+        self._timing = Timing()
         self._checkpoint_asked = False
         self._end = RunEnd(opened)
-        self._exits = ExitWatch(on_failure=self._failed, on_exit=self._at_exit)
+        self._end.before_close.append(start_sampling(opened))
+        self._telling = Telling(opened)
+        self._telling.begun()
+        self._recording.on_warning = self._telling.warn
+        self._exits = ExitWatch(on_failure=self._failed, on_exit=self._at_exit, on_interrupt=self._telling.stopping)
         self._exits.install()
 
     def prepare(self, *objects: Any) -> Any:
@@ -113,6 +131,7 @@ class Run:
             clip_norm=spec.plan.clip_norm,
             scalar=tools.scalar,
             check_every_loss=spec.on_nonfinite == "stop",
+            ledger=self._timing.ledger,
         )
         engine.expect(None)
         checkpointer = Checkpointer(
@@ -123,9 +142,12 @@ class Run:
             write_arrays=tools.write_arrays,
             read_arrays=tools.read_arrays,
         )
-        saving = Saving(checkpointer, trainee, group, tools, recording, self.rank)
+        saving = Saving(checkpointer, trainee, group, tools, recording, rank=self.rank, world=self.world)
         saving.restore(self.state)
+        if self._opened.attempt > 0 and self.state.step == 0:
+            recording.note("No checkpoint was there to go on from: this attempt begins anew.", "begins-anew")
         tools.watch_compilation(lambda: recording.beat("compile", now=True))
+        tools.watch_collectives(trainee, self._timing.ledger)
         self._training = _Training(trainee, group, engine, saving)
         recording.beat("prepare", now=True)
         return trainee
@@ -137,14 +159,17 @@ class Run:
 
         Ends when `epochs` passes over the data or `steps` optimizer steps are done, counted from the
         start of the run and not of the attempt. Without both it is one more pass. The data object's
-        batch size is per worker; its order, if it shuffles, follows from the run's seed alone.
+        batch size is per worker; its order, if it shuffles, follows from the run's seed alone. A run that
+        goes on with another number of workers keeps the global batch that it began with.
         `sharded` says that an iterable already yields only this rank's share.
 
         Raises:
-            TrainingError: `data-too-small`.
+            TrainingError: `data-too-small`, `world-changed`.
         """
         training = self._trained("batches")
-        fed = self._feeds.of(data, self._framework_for((data,)), sharded)
+        fed = self._feeds.of(data, self._framework_for((data,)), sharded, self.state.orders)
+        for event in self._feeds.announce(fed, self.state, time.time_ns()):
+            self._recording.emit(event)
         cursor = self.state.cursors.get(fed.name, Cursor())
         extent = self._feeds.extend(fed, epochs, steps, done=self.state.step, cursor=cursor)
         self._total_steps = extent.total_steps
@@ -154,20 +179,24 @@ class Run:
     def _loop(self, training: _Training, fed: Fed, extent: Extent) -> Iterator[Any]:
         state, saving = self.state, training.saving
         cursor = state.cursors.setdefault(fed.name, Cursor())
-        saving.ready_random(state, self.seed, self.rank, self._spec.deterministic)
+        saving.ready_random(state, self.seed, self._spec.deterministic)
         source = fed.feed.batches(cursor, state.data_states.get(fed.name), self._spec.plan.accumulate)
         self._exits.in_loop = True
+        timing = self._timing
+        timing.start()
         try:
             while True:
+                timing.resume()
                 self._cross_border(training)
                 if extent.steps is not None and state.step >= extent.steps:
                     break
                 if extent.epochs is not None and state.cursors[fed.name].epoch >= extent.epochs:
                     break
-                if self._began_s is None:
-                    self._began_s = time.perf_counter()
+                waiting = timing.clock.begin(SpanKind.DATA_WAIT)
                 batch = next(source)
+                timing.end_data_wait(waiting, num_ready=batch.num_ready, transfer_s=batch.transfer_s)
                 training.engine.expect(batch)
+                timing.yield_to_script(SpanKind.FORWARD)
                 try:
                     yield batch.value
                 finally:
@@ -179,6 +208,8 @@ class Run:
         finally:
             self._exits.in_loop = False
             source.close()
+            timing.resume()
+            timing.yield_to_script()
             # Once the interpreter shuts down no thread pool takes work, and the writer needs one.
             saving.checkpointer.wait()
 
@@ -190,15 +221,19 @@ class Run:
         """
         feed = self._feeds.to_evaluate(data, self._framework_for((data,)), sharded)
         trainee = self._training.trainee if self._training is not None else None
-        for batch in feed.evaluation():
-            self._recording.beat("evaluation")
-            if trainee is not None:
-                trainee.evaluate(True)
-            try:
-                yield batch
-            finally:
+        evaluation = self._timing.clock.begin(SpanKind.EVALUATION)
+        try:
+            for batch in feed.evaluation():
+                self._recording.beat("evaluation")
                 if trainee is not None:
-                    trainee.evaluate(False)
+                    trainee.evaluate(True)
+                try:
+                    yield batch
+                finally:
+                    if trainee is not None:
+                        trainee.evaluate(False)
+        finally:
+            self._timing.clock.end(evaluation)
 
     def step(self, loss: Any, *, weight: float | None = None, tokens: float | None = None) -> bool:
         """Take one micro-step; return True when the optimizer moved.
@@ -221,18 +256,27 @@ class Run:
 
     def backward(self, loss: Any, *, weight: float | None = None, tokens: float | None = None) -> None:
         """Add the gradient of one micro-step; at the border it is averaged over all ranks."""
-        training = self._trained("backward")
-        if self._began_s is None:
-            self._began_s = time.perf_counter()
+        training, timing = self._trained("backward"), self._timing
+        timing.start()
+        timing.resume()
+        span = timing.clock.begin(SpanKind.BACKWARD)
+        if self.world > 1 and not self._feeds.used:
+            self._feeds.used = True  # said once
+            self._recording.note(NOT_SHARDED.format(world=self.world), "not-sharded")
         due = self._checkpoint_asked or (self.rank == 0 and training.saving.checkpointer.due_by_time())
         training.engine.backward(loss, weight=weight, tokens=tokens, stop=self._exits.stop_requested, checkpoint=due)
+        timing.end_backward(span)
         if not training.engine.at_border:  # a step of many micro-steps may take longer than a hang
             self._recording.beat("training")
+        timing.yield_to_script()
 
     def sync(self) -> None:
         """Wait until all ranks agree on the step: its total weight, and whether to stop or save."""
-        training = self._trained("sync")
+        training, timing = self._trained("sync"), self._timing
+        timing.resume()
+        waiting = timing.clock.begin(SpanKind.COMMUNICATION)
         training.agreement, training.scale = training.engine.sync()
+        timing.clock.end(waiting)
         if training.agreement.nonfinite and self._spec.on_nonfinite == "stop":
             name = self._framework_for(()).tools().first_nonfinite(training.trainee)
             seen_here = training.engine.nonfinite
@@ -240,27 +284,29 @@ class Run:
                 self._recording.emit(Nonfinite(time.time_ns(), self.state.step + 1, self.rank, "loss", name))
             ranks = training.group.start_sum([float(seen_here and rank == self.rank) for rank in range(self.world)])()
             raise nonfinite_error(self.state.step + 1, [rank for rank, seen in enumerate(ranks) if seen], name)
+        timing.yield_to_script()
 
     def update(self) -> None:
         """Clip, move the optimizers and the schedule, zero the gradient, and count the step."""
-        training, state, schedule = self._trained("update"), self.state, self._spec.plan.schedule
+        training, timing = self._trained("update"), self._timing
+        state, schedule = self.state, self._spec.plan.schedule
         assert training.agreement is not None, "update follows sync"
+        timing.resume()
+        moving = timing.clock.begin(SpanKind.OPTIMIZER)
         lr_factor = factor(schedule, state.step, self._schedule_steps) if schedule is not None else None
         result = training.engine.update(training.agreement, training.scale, lr_factor)
-        now_s = time.perf_counter()
-        duration_s = now_s - (self._began_s if self._began_s is not None else now_s)
-        self._began_s = None
+        timing.clock.end(moving)
+        timed = timing.cut()
         state.step += 1
         state.tokens += result.agreement.tokens
         state.samples += result.agreement.samples
         self._end.step = state.step
-        self._recording.step(
-            result, step=state.step, duration_s=duration_s, epoch=state.epoch, total_steps=self._total_steps or 0
-        )
+        self._recording.step(result, timed, step=state.step, epoch=state.epoch, total_steps=self._total_steps or 0)
         if not self._exits.in_loop:
             self._cross_border(training)
             # The script may end here, and the writer needs threads that a dying interpreter does not start.
             training.saving.checkpointer.wait()
+        timing.yield_to_script()
 
     def log(self, values: Mapping[str, Any], *, step: int | None = None) -> None:
         """Record named numbers at the current step (or the one given). Every rank may log.
@@ -310,6 +356,8 @@ class Run:
             self._close(lambda: self._end.abandon(1))
             return
         self._recording.write_waiting()
+        if self._training is not None and self.state.step == 0:
+            self._recording.note(NO_STEP, "no-step")
         digests = {}
         if self._training is not None and self.rank == 0:
             digests["weights"] = self._framework_for(()).tools().weights_digest(self._training.trainee)
@@ -342,17 +390,21 @@ class Run:
         saving = training.saving
         if agreement.checkpoint or agreement.stop or saving.checkpointer.due_by_step(self.state.step):
             self._checkpoint_asked = False
+            span = self._timing.clock.begin(SpanKind.CHECKPOINT, self.state.step)
             saving.save(self.state)
+            self._timing.clock.end(span)
         if agreement.stop:
             saving.settle()
             self._recording.write_waiting()
             self._recording.emit(StopAcknowledged(time.time_ns(), self.state.step))
             self._close(self._end.stop)
-            raise SystemExit(Exit.RESUMABLE)
+            raise SystemExit(Exit.INTERRUPTED if self._exits.interrupted else Exit.RESUMABLE)
 
     def _close(self, end: Callable[[], None]) -> None:
+        self._timing.stop()
         self._recording.stop_flushing()
         end()
+        self._telling.ended(self._end.status, self.state.step)
         self._exits.remove()
         if self._group is not None:
             self._group.close()
@@ -373,6 +425,7 @@ class Run:
             self._end.stop()
         else:
             self._end.abandon(exit_code)
+        self._telling.ended(self._end.status, self.state.step)
 
     def _framework_for(self, objects: Sequence[Any]) -> Framework:
         if self._framework is None:
@@ -388,6 +441,8 @@ class Run:
             # Longer than the supervisor's patience: it names the rank that hangs, a time-out only the victims.
             timeout_s = 2 * self._spec.hang_after_s
             self._group = self._framework_for(()).connect(self._opened.launch, timeout_s)
+            stop = start_clock_sync(self._group, self._opened.launch, self._recording.writer)
+            self._end.before_close.append(stop)
         return self._group
 
     def _trained(self, call: str) -> _Training:

@@ -1,6 +1,6 @@
 """`run.state`: everything a resumed run needs, in one object.
 
-Counters (`step`, `tokens`, `samples`, `epoch`), the cursor of every data object, and what the script
+Counters (`step`, `tokens`, `samples`, `epoch`), cursor and order of every data object, and what the script
 adds: plain JSON values, and objects that have `state_dict` and `load_state_dict` with JSON values
 and arrays. Models, optimizers and random numbers are added by the framework when a checkpoint is
 taken.
@@ -14,7 +14,7 @@ from typing import Any, Protocol, runtime_checkable
 
 from gscalar.base.canonical import canonical_json
 from gscalar.base.errors import TrainingError
-from gscalar.runtime.cursor import Cursor
+from gscalar.runtime.cursor import Cursor, OrderFacts
 
 
 @runtime_checkable
@@ -41,6 +41,7 @@ class RunState(MutableMapping[str, Any]):
         self.tokens = 0.0
         self.samples = 0.0
         self.cursors: dict[str, Cursor] = {}
+        self.orders: dict[str, OrderFacts] = {}
         self.data_states: dict[str, Any] = {}
         self._values: dict[str, Any] = {}
         self._objects: dict[str, Stateful] = {}
@@ -95,6 +96,7 @@ class RunState(MutableMapping[str, Any]):
             "tokens": self.tokens,
             "samples": self.samples,
             "cursors": {name: cursor.to_plain() for name, cursor in self.cursors.items()},
+            "orders": {name: order.to_plain() for name, order in self.orders.items()},
             "data_states": self.data_states,
             "values": self._values,
             "objects": {**self._waiting, **{name: item.state_dict() for name, item in self._objects.items()}},
@@ -108,6 +110,7 @@ class RunState(MutableMapping[str, Any]):
         self.tokens = plain["tokens"]
         self.samples = plain["samples"]
         self.cursors = {name: Cursor.from_plain(item) for name, item in plain["cursors"].items()}
+        self.orders = {name: OrderFacts.from_plain(item) for name, item in plain.get("orders", {}).items()}
         self.data_states = dict(plain["data_states"])
         self._values = dict(plain["values"])
         self._waiting = dict(plain["objects"])

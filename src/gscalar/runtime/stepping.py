@@ -25,6 +25,9 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from gscalar.base.errors import UserError
+from gscalar.model.shares import Share
+from gscalar.model.spans import CollectiveKind
+from gscalar.observation.collectives import HOST_SUMS, CollectiveLedger, OpenCollective
 from gscalar.runtime.framework import Batch, Group, Trainee, Update
 
 
@@ -46,6 +49,7 @@ class StepResult:
     update: Update
     agreement: Agreement
     loss: Callable[[], float]  # this rank's weighted mean; waits for the device
+    shares: tuple[Share, ...] = ()  # of the samples that this rank's micro-steps consumed
 
 
 @dataclass(slots=True)
@@ -59,6 +63,7 @@ class _Open:
     unscaled: int = 0  # micro-steps whose loss does not carry the whole factor yet
     nonfinite: bool = False
     losses: list[tuple[float, Callable[[], float]]] = field(default_factory=list)
+    shares: list[Share] = field(default_factory=list)
 
 
 class StepEngine:
@@ -74,6 +79,7 @@ class StepEngine:
         clip_norm: float | None,
         scalar: Callable[[Any], Callable[[], float]],
         check_every_loss: bool,
+        ledger: CollectiveLedger,
     ) -> None:
         self._trainee = trainee
         self._group = group
@@ -82,6 +88,8 @@ class StepEngine:
         self._clip_norm = clip_norm
         self._scalar = scalar
         self._check_every_loss = check_every_loss
+        self._ledger = ledger
+        self._host_sum: OpenCollective | None = None
         self._open = _Open()
         self._batch: Batch | None = None
         self._border = accumulate == 1
@@ -100,7 +108,8 @@ class StepEngine:
     def expect(self, batch: Batch | None) -> None:
         """Make ready for the next micro-step; without a batch (a loop of the user's own) only count."""
         self._batch = batch
-        last = self._open.micro_steps + 1 == self._accumulate
+        step_size = batch.step_size if batch is not None else None
+        last = self._open.micro_steps + 1 >= (step_size or self._accumulate)
         self._border = last or (batch is not None and batch.ends_epoch)
         self._trainee.expect(border=self._border)
 
@@ -121,6 +130,7 @@ class StepEngine:
         step.weight += given
         step.samples += num_samples
         step.tokens += 0.0 if padding or tokens is None else float(tokens)
+        step.shares += batch.shares if batch is not None else ()
         value = self._scalar(loss)
         step.losses.append((given, value))
         seen = value() if self._check_every_loss and not padding else None
@@ -137,6 +147,8 @@ class StepEngine:
                 float(step.micro_steps),
                 float(step.unscaled),
             ]
+            if self._world > 1:
+                self._host_sum = self._ledger.ready(CollectiveKind.ALL_REDUCE, HOST_SUMS, 8 * len(wants))
             self._totals = self._group.start_sum(wants)
         self._trainee.backward(loss, factor)
         return seen
@@ -150,6 +162,8 @@ class StepEngine:
         assert self._totals is not None, "sync follows the backward of a border"
         weight, samples, tokens, stop, checkpoint, nonfinite, micro_steps, unscaled = self._totals()
         self._totals = None
+        if self._host_sum is not None:
+            self._host_sum.done()
         agreement = Agreement(samples, tokens, stop > 0, checkpoint > 0, nonfinite > 0)
         if not unscaled:
             return agreement, 1.0
@@ -164,11 +178,11 @@ class StepEngine:
 
     def update(self, agreement: Agreement, scale: float, lr_factor: float | None) -> StepResult:
         """Move the optimizers and begin a new step."""
-        losses = self._open.losses
+        losses, shares = self._open.losses, tuple(self._open.shares)
         update = self._trainee.update(scale=scale, clip_norm=self._clip_norm, lr_factor=lr_factor)
         self._open = _Open()
         self.expect(None)
-        return StepResult(update, agreement, lambda: _weighted_mean(losses))
+        return StepResult(update, agreement, lambda: _weighted_mean(losses), shares)
 
 
 def _weighted_mean(losses: list[tuple[float, Callable[[], float]]]) -> float:

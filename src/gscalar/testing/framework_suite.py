@@ -24,11 +24,12 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 
 from gscalar.base.errors import ScalarError
 from gscalar.model.spec import Plan
-from gscalar.runtime.cursor import Cursor
+from gscalar.runtime.cursor import Cursor, Permutation
 from gscalar.runtime.framework import Batch, Framework, Snapshot, Trainee
 from gscalar.runtime.launch import Launch
 
@@ -63,7 +64,8 @@ class Subject:
     def batches(self, size: int, world: int, rank: int, **options: Any) -> Iterator[Batch]:
         """Return a rank's micro-batches of a data object with batches of 4."""
         data = self.make_data(size, 4, options.get("shuffle", True))
-        feed = self.framework.feed(data, place(rank, world), 7, sharded=False)
+        fixed, number = options.get("global_batch"), options.get("number", 0)
+        feed = self.framework.feed(data, place(rank, world), 7, sharded=False, number=number, global_batch=fixed)
         return feed.batches(options.get("cursor", Cursor()), None, options.get("accumulate", 1))
 
 
@@ -75,8 +77,8 @@ def place(rank: int = 0, world: int = 1, port: int = 1) -> Launch:
     )  # fmt: skip
 
 
-class FrameworkSuite:
-    """The contract of `gscalar.runtime.framework`."""
+class FeedSuite:
+    """The contract of a `Feed`, part of that of a framework."""
 
     subject: str
 
@@ -84,6 +86,110 @@ class FrameworkSuite:
     def bound(self) -> Subject:
         """Return the subject."""
         return Subject(self.subject)
+
+    @pytest.mark.parametrize("world", [1, 2, 3])
+    @pytest.mark.parametrize(("size", "accumulate"), [(24, 1), (25, 1), (13, 2), (3, 1)])
+    def test_an_epoch_meets_every_sample_once_over_all_ranks(
+        self, bound: Subject, world: int, size: int, accumulate: int
+    ) -> None:
+        ranks = [_epoch(bound.batches(size, world, rank, accumulate=accumulate)) for rank in range(world)]
+        met = [
+            index for batches in ranks for batch in batches for index in bound.ids_of(batch.value)[: batch.num_samples]
+        ]
+        assert sorted(met) == list(range(size))
+        assert len({len(batches) for batches in ranks}) == 1
+        assert all(bound.ids_of(batch.value) for batches in ranks for batch in batches), "padding is a batch too"
+        rounds = list(zip(*ranks, strict=True))
+        for start in range(0, len(rounds), accumulate):
+            step = rounds[start : start + accumulate]
+            total = sum(batch.num_samples for shares in step for batch in shares)
+            assert {batch.group_samples for shares in step for batch in shares} <= {total, None}
+
+    def test_the_order_of_the_samples_does_not_depend_on_the_world(self, bound: Subject) -> None:
+        orders = []
+        for world in (1, 3):
+            ranks = [_epoch(bound.batches(26, world, rank)) for rank in range(world)]
+            shares = [share for shares in zip(*ranks, strict=True) for share in shares]
+            orders.append([i for share in shares for i in bound.ids_of(share.value)[: share.num_samples]])
+        assert orders[0] == orders[1]
+        assert orders[0] != sorted(orders[0])
+
+    @pytest.mark.parametrize("accumulate", [1, 2])
+    def test_a_change_of_world_keeps_the_global_batches_and_the_size_of_a_step(
+        self, bound: Subject, accumulate: int
+    ) -> None:
+        options: dict[str, Any] = {"global_batch": 8, "accumulate": accumulate}
+        want, _ = _steps(bound, 2, Cursor(), 12, options)
+        got, cursor = _steps(bound, 2, Cursor(), 1, options)
+        for world, count in ((1, 2), (3, 1), (10, 1), (2, 1), (1, 6)):
+            more, cursor = _steps(bound, world, cursor, count, options)
+            got += more
+        assert got == want
+        epoch = [index for step in got[: math.ceil(math.ceil(26 / 8) / accumulate)] for index in step]
+        assert sorted(epoch) == list(range(26))
+
+    def test_the_positions_that_a_batch_tells_are_those_of_its_samples(self, bound: Subject) -> None:
+        feed = bound.framework.feed(bound.make_data(26, 4, True), place(0, 3), 7, sharded=False, global_batch=8)
+        order = feed.order
+        assert (order.size, order.seed, order.global_batch, order.batch_size, order.world) == (26, 7, 8, 4, 3)
+        assert (order.shuffle, order.listed) == (True, False)
+        for rank in range(3):
+            for batch in _epoch(bound.batches(26, 3, rank, global_batch=8, number=5)):
+                ids = [
+                    int(index)
+                    for share in batch.shares
+                    for index in Permutation(26, 7, share.epoch).at(np.arange(share.begin, share.end))
+                ]
+                assert ids == bound.ids_of(batch.value)[: batch.num_samples]
+                assert {share.data for share in batch.shares} <= {5}
+
+    def test_epochs_differ_where_the_data_shuffles(self, bound: Subject) -> None:
+        for shuffle in (True, False):
+            batches = bound.batches(20, 1, 0, shuffle=shuffle)
+            epochs = [[i for batch in _epoch(batches) for i in bound.ids_of(batch.value)] for _ in range(2)]
+            assert (epochs[0] != epochs[1]) is shuffle
+
+    @pytest.mark.parametrize("world", [1, 2])
+    def test_every_place_can_be_resumed(self, bound: Subject, world: int) -> None:
+        rank = world - 1
+        whole = list(itertools.islice(bound.batches(18, world, rank, accumulate=2), 12))
+        for done in range(len(whole) - 1):
+            cursor = Cursor.from_plain(json.loads(json.dumps(whole[done].after.to_plain())))
+            again = next(bound.batches(18, world, rank, accumulate=2, cursor=cursor))
+            want = whole[done + 1]
+            assert bound.ids_of(again.value) == bound.ids_of(want.value)
+            assert (again.num_samples, again.after, again.ends_epoch) == (want.num_samples, want.after, want.ends_epoch)
+
+    @pytest.mark.parametrize("world", [1, 2, 3])
+    def test_an_evaluation_meets_every_sample_once_and_pads_nothing(self, bound: Subject, world: int) -> None:
+        for size in (1, 4, 9, 24):
+            data = bound.make_data(size, 4, True)
+            met: list[int] = []
+            for rank in range(world):
+                feed = bound.framework.feed(data, place(rank, world), 7, sharded=False) if size >= world else None
+                for batch in feed.evaluation() if feed is not None else ():
+                    met += bound.ids_of(batch)
+            assert sorted(met) == (list(range(size)) if size >= world else [])
+
+    def test_the_digest_names_the_order_whatever_the_world(self, bound: Subject) -> None:
+        def digest(world: int, seed: int, cursor: Cursor) -> str:
+            return bound.framework.feed(bound.make_data(20, 4, True), place(0, world), seed, sharded=False).digest(
+                cursor
+            )
+
+        base = digest(1, 7, Cursor(1, 8, 9))
+        assert digest(2, 7, Cursor(1, 8, 4)) == base
+        assert digest(1, 7, Cursor(1, 12, 10)) != base
+        assert digest(1, 8, Cursor(1, 8, 9)) != base
+
+    def test_data_smaller_than_the_world_is_refused(self, bound: Subject) -> None:
+        with pytest.raises(ScalarError) as caught:
+            next(bound.batches(2, 3, 0))
+        assert caught.value.code == "data-too-small"
+
+
+class FrameworkSuite(FeedSuite):
+    """The contract of `gscalar.runtime.framework`."""
 
     @pytest.fixture
     def trained(self, bound: Subject) -> tuple[Trainee, Any, list[Any]]:
@@ -238,79 +344,6 @@ class FrameworkSuite:
             trained[0].restore(other.snapshot())
         assert caught.value.code == "state-mismatch"
 
-    # ---- Feed
-
-    @pytest.mark.parametrize("world", [1, 2, 3])
-    @pytest.mark.parametrize(("size", "accumulate"), [(24, 1), (25, 1), (13, 2), (3, 1)])
-    def test_an_epoch_meets_every_sample_once_over_all_ranks(
-        self, bound: Subject, world: int, size: int, accumulate: int
-    ) -> None:
-        ranks = [_epoch(bound.batches(size, world, rank, accumulate=accumulate)) for rank in range(world)]
-        met = [
-            index for batches in ranks for batch in batches for index in bound.ids_of(batch.value)[: batch.num_samples]
-        ]
-        assert sorted(met) == list(range(size))
-        assert len({len(batches) for batches in ranks}) == 1
-        assert all(bound.ids_of(batch.value) for batches in ranks for batch in batches), "padding is a batch too"
-        rounds = list(zip(*ranks, strict=True))
-        for start in range(0, len(rounds), accumulate):
-            step = rounds[start : start + accumulate]
-            total = sum(batch.num_samples for shares in step for batch in shares)
-            assert {batch.group_samples for shares in step for batch in shares} <= {total, None}
-
-    def test_the_order_of_the_samples_does_not_depend_on_the_world(self, bound: Subject) -> None:
-        orders = []
-        for world in (1, 3):
-            ranks = [_epoch(bound.batches(26, world, rank)) for rank in range(world)]
-            shares = [share for shares in zip(*ranks, strict=True) for share in shares]
-            orders.append([i for share in shares for i in bound.ids_of(share.value)[: share.num_samples]])
-        assert orders[0] == orders[1]
-        assert orders[0] != sorted(orders[0])
-
-    def test_epochs_differ_where_the_data_shuffles(self, bound: Subject) -> None:
-        for shuffle in (True, False):
-            batches = bound.batches(20, 1, 0, shuffle=shuffle)
-            epochs = [[i for batch in _epoch(batches) for i in bound.ids_of(batch.value)] for _ in range(2)]
-            assert (epochs[0] != epochs[1]) is shuffle
-
-    @pytest.mark.parametrize("world", [1, 2])
-    def test_every_place_can_be_resumed(self, bound: Subject, world: int) -> None:
-        rank = world - 1
-        whole = list(itertools.islice(bound.batches(18, world, rank, accumulate=2), 12))
-        for done in range(len(whole) - 1):
-            cursor = Cursor.from_plain(json.loads(json.dumps(whole[done].after.to_plain())))
-            again = next(bound.batches(18, world, rank, accumulate=2, cursor=cursor))
-            want = whole[done + 1]
-            assert bound.ids_of(again.value) == bound.ids_of(want.value)
-            assert (again.num_samples, again.after, again.ends_epoch) == (want.num_samples, want.after, want.ends_epoch)
-
-    @pytest.mark.parametrize("world", [1, 2, 3])
-    def test_an_evaluation_meets_every_sample_once_and_pads_nothing(self, bound: Subject, world: int) -> None:
-        for size in (1, 4, 9, 24):
-            data = bound.make_data(size, 4, True)
-            met: list[int] = []
-            for rank in range(world):
-                feed = bound.framework.feed(data, place(rank, world), 7, sharded=False) if size >= world else None
-                for batch in feed.evaluation() if feed is not None else ():
-                    met += bound.ids_of(batch)
-            assert sorted(met) == (list(range(size)) if size >= world else [])
-
-    def test_the_digest_names_the_order_whatever_the_world(self, bound: Subject) -> None:
-        def digest(world: int, seed: int, cursor: Cursor) -> str:
-            return bound.framework.feed(bound.make_data(20, 4, True), place(0, world), seed, sharded=False).digest(
-                cursor
-            )
-
-        base = digest(1, 7, Cursor(1, 8, 9))
-        assert digest(2, 7, Cursor(1, 8, 4)) == base
-        assert digest(1, 7, Cursor(1, 12, 10)) != base
-        assert digest(1, 8, Cursor(1, 8, 9)) != base
-
-    def test_data_smaller_than_the_world_is_refused(self, bound: Subject) -> None:
-        with pytest.raises(ScalarError) as caught:
-            next(bound.batches(2, 3, 0))
-        assert caught.value.code == "data-too-small"
-
     # ---- Group, and a trainee of several ranks
 
     def test_ranks_agree(self, bound: Subject) -> None:
@@ -399,6 +432,27 @@ def _epoch(batches: Iterator[Batch]) -> list[Batch]:
         if batch.ends_epoch:
             break
     return epoch
+
+
+def _steps(
+    bound: Subject, world: int, cursor: Cursor, count: int, options: dict[str, Any]
+) -> tuple[list[list[int]], Cursor]:
+    """Return the samples of the next optimizer steps over all ranks, and the place after them."""
+    ranks = [bound.batches(26, world, rank, cursor=cursor, **options) for rank in range(world)]
+    steps: list[list[int]] = []
+    while len(steps) < count:
+        samples: list[int] = []
+        for number in itertools.count(1):
+            shares = [next(batches) for batches in ranks]
+            sizes = {share.step_size for share in shares}
+            assert len(sizes) == 1, "all ranks end a step together"
+            samples += [index for share in shares for index in bound.ids_of(share.value)[: share.num_samples]]
+            cursor = shares[0].after
+            if shares[0].ends_epoch or number == (sizes.pop() or options["accumulate"]):
+                break
+        # In which piece of a step a sample is met depends on the world.
+        steps.append(sorted(samples))
+    return steps, cursor
 
 
 def _move(trainee: Trainee, scale: float = 1.0) -> float | None:

@@ -27,7 +27,7 @@ from numpy.typing import NDArray
 
 from gscalar.base.errors import Retryable, TrainingError, UserError
 from gscalar.model.spec import Plan
-from gscalar.runtime.cursor import Cursor, MicroBatch, Order, eval_shard, order_digest
+from gscalar.runtime.cursor import Cursor, Order, OrderFacts, eval_shard, order_digest
 from gscalar.runtime.framework import Batch, Feed, Group, Snapshot, Tools, Trainee, Update
 from gscalar.runtime.launch import Launch
 from gscalar.runtime.session import Run, open_run
@@ -233,32 +233,33 @@ class ToyTrainee:
 class ToyFeed:
     """Samples in the run's global order."""
 
-    def __init__(self, data: ToyData, launch: Launch, seed: int) -> None:
+    def __init__(self, data: ToyData, launch: Launch, seed: int, number: int, global_batch: int | None) -> None:
         self._data = data
         self._launch = launch
+        self._number = number
         self._order = Order(
             size=len(data.y), batch_size=data.batch_size, world=launch.world, rank=launch.rank, seed=seed,
-            shuffle=data.shuffle,
+            shuffle=data.shuffle, fixed_batch=global_batch,
         )  # fmt: skip
 
     @property
-    def batches_per_epoch(self) -> int | None:
-        """Micro-batches of an epoch."""
-        return self._order.batches_per_epoch
+    def order(self) -> OrderFacts:
+        """What the order follows from."""
+        return self._order.facts
 
     def batches_left(self, cursor: Cursor) -> int | None:
+        """Return the global micro-batches that the epoch still has."""
         return self._order.batches_left(cursor)
 
     def batches(self, cursor: Cursor, data_state: Any, accumulate: int) -> Generator[Batch, None, None]:
         """Yield this rank's micro-batches without end."""
-        step: list[MicroBatch] = []
-        for micro in self._order.micro_batches(cursor):
-            step.append(micro)
-            if len(step) == accumulate or micro.ends_epoch:
-                total = sum(item.num_global for item in step) if self._data.counts_known else None
-                for item in step:
-                    yield Batch(self._take(item.indices), item.num_samples, total, item.after, item.ends_epoch)
-                step = []
+        for step in self._order.steps(cursor, accumulate):
+            total = sum(item.num_global for item in step) if self._data.counts_known else None
+            for item in step:
+                yield Batch(
+                    self._take(item.indices), item.num_samples, total, item.after, item.ends_epoch,
+                    shares=item.shares(self._number), step_size=len(step),
+                )  # fmt: skip
 
     def evaluation(self) -> Iterator[Any]:
         """Yield this rank's batches of one pass."""
@@ -297,9 +298,11 @@ class ToyFramework:
         trainee = ToyTrainee(objects, self._group, launch.world)
         return trainee, {"framework": "toy", "parameters": trainee.model.weights.size}
 
-    def feed(self, data: Any, launch: Launch, seed: int, *, sharded: bool = False) -> Feed:
+    def feed(
+        self, data: Any, launch: Launch, seed: int, *, sharded: bool, number: int = 0, global_batch: int | None = None
+    ) -> Feed:
         """Return the feed of a `ToyData`."""
-        return ToyFeed(data, launch, seed)
+        return ToyFeed(data, launch, seed, number, global_batch)
 
     def tools(self) -> Tools:
         """Return the small functions."""
@@ -316,6 +319,7 @@ class ToyFramework:
             read_arrays=_read_arrays,
             device=lambda launch: None,
             watch_compilation=lambda beat: None,
+            watch_collectives=lambda trainee, ledger: None,
         )
 
 

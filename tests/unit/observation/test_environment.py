@@ -8,7 +8,6 @@ import subprocess
 import sys
 from importlib import metadata
 from pathlib import Path
-from typing import Any
 
 import pytest
 
@@ -18,7 +17,6 @@ from gscalar.observation.environment import (
     installed_packages,
     kept_variables,
     read_git,
-    read_limits,
 )
 
 # ---- git -------------------------------------------------------------------------------------------
@@ -38,7 +36,7 @@ def test_a_missing_git_is_no_failure(tmp_path: Path, monkeypatch: pytest.MonkeyP
     assert read_git(tmp_path) == {}
 
 
-# ---- control groups ----------------------------------------------------------------------------------
+# ---- packages ----------------------------------------------------------------------------------------
 
 
 def make_files(root: Path, files: dict[str, str]) -> None:
@@ -46,45 +44,6 @@ def make_files(root: Path, files: dict[str, str]) -> None:
         path = root / name
         path.parent.mkdir(parents=True, exist_ok=True)
         path.write_text(text)
-
-
-LIMITS: dict[str, tuple[str, dict[str, str], dict[str, Any]]] = {
-    "v2, the group's own": (
-        "0::/job\n",
-        {"cgroup.controllers": "cpu memory", "job/memory.max": "1048576\n", "job/cpu.max": "150000 100000\n"},
-        {"memory_bytes": 1048576, "cpu_cores": 1.5}),
-    "v2, the parent's is tighter": (
-        "0::/pod/job\n",
-        {"cgroup.controllers": "cpu", "pod/memory.max": "4096\n", "pod/job/memory.max": "8192\n",
-         "pod/cpu.max": "max 100000"},
-        {"memory_bytes": 4096}),
-    "v2, in a container whose path is not below its mount": (
-        "0::/../../kubepods/pod1\n",
-        {"cgroup.controllers": "memory", "memory.max": "4096\n", "cpu.max": "200000 100000\n"},
-        {"memory_bytes": 4096, "cpu_cores": 2.0}),
-    "v2, no limit": ("0::/\n", {"cgroup.controllers": "", "memory.max": "max\n", "cpu.max": "max 100000\n"}, {}),
-    "v1": (
-        "5:memory:/job\n4:cpu,cpuacct:/job\n1:name=systemd:/job\n",
-        {"memory/job/memory.limit_in_bytes": "1048576\n", "cpu/job/cpu.cfs_quota_us": "50000\n",
-         "cpu/job/cpu.cfs_period_us": "100000\n"},
-        {"memory_bytes": 1048576, "cpu_cores": 0.5}),
-    "v1, no limit": (
-        "5:memory:/\n4:cpu,cpuacct:/\n",
-        {"memory/memory.limit_in_bytes": "9223372036854771712\n", "cpu/cpu.cfs_quota_us": "-1\n",
-         "cpu/cpu.cfs_period_us": "100000\n"},
-        {}),
-}  # fmt: skip
-
-
-@pytest.mark.parametrize("case", LIMITS)
-def test_the_limits_of_control_groups(case: str, tmp_path: Path) -> None:
-    groups, files, want = LIMITS[case]
-    make_files(tmp_path / "proc/self", {"cgroup": groups})
-    make_files(tmp_path / "cgroup", files)
-    assert read_limits(tmp_path / "proc", tmp_path / "cgroup") == want
-
-
-# ---- packages ----------------------------------------------------------------------------------------
 
 
 def test_packages_are_those_that_importlib_lists() -> None:

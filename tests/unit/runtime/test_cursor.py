@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import json
 import math
 from collections import Counter
 from dataclasses import replace
@@ -18,9 +19,11 @@ from gscalar.runtime.cursor import (
     Cursor,
     MicroBatch,
     Order,
+    OrderFacts,
     Permutation,
     eval_shard,
     order_digest,
+    pieces_of,
     shard_of,
 )
 
@@ -234,10 +237,144 @@ def test_a_change_of_world_in_an_epoch_loses_and_repeats_nothing(
     assert tail[-1][0].after == Cursor(1, 0, stop + len(tail))
 
 
-def test_drop_last_drops_what_does_not_fill_a_batch_of_the_new_world() -> None:
+def test_a_global_batch_that_is_begun_is_finished_first_so_that_drop_last_drops_the_same() -> None:
     batches = take(order(size=17, batch_size=4, drop_last=True), 5, Cursor(0, 3, 1))
-    assert [batch.num_global for batch in batches] == [4] * 5
-    assert [batch.ends_epoch for batch in batches] == [False, False, True, False, False]
+    assert [batch.num_global for batch in batches] == [1, 4, 4, 4, 4]
+    assert [batch.ends_epoch for batch in batches] == [False, False, False, True, False]
+
+
+# ---- another world ---------------------------------------------------------------------------------
+
+
+@given(st.integers(1, 300), st.integers(1, 9), st.integers(1, 12))
+def test_pieces_fit_the_batch_size_follow_one_another_and_give_every_rank_its_even_share(
+    count: int, batch_size: int, world: int
+) -> None:
+    ranks = [pieces_of(count, batch_size=batch_size, world=world, rank=rank) for rank in range(world)]
+    own = [[piece.own_end - piece.own_begin for piece in pieces] for pieces in ranks]
+    assert [sum(sizes) for sizes in own] == [
+        stop - start for start, stop in (shard_of(count, world, r) for r in range(world))
+    ]
+    assert max(map(max, own)) <= batch_size
+    assert len(ranks[0]) == math.ceil(math.ceil(count / world) / batch_size), "no more forwards than are needed"
+    place = 0
+    for shares in zip(*ranks, strict=True):
+        assert {(piece.begin, piece.end) for piece in shares} == {(place, shares[0].end)}
+        for piece in shares:
+            assert piece.own_begin == place
+            place = piece.own_end
+        assert place == shares[0].end
+    assert place == count
+
+
+@given(st.integers(1, 400), st.integers(1, 12))
+def test_where_a_share_fits_it_is_one_contiguous_piece(count: int, world: int) -> None:
+    for rank in range(world):
+        (piece,) = pieces_of(count, batch_size=count, world=world, rank=rank)
+        assert (piece.own_begin, piece.own_end) == shard_of(count, world, rank)
+
+
+def by_global_batch(from_order: Order, cursor: Cursor, count: int) -> list[tuple[int, list[int], Cursor]]:
+    """Return the next global micro-batches: (epoch, samples, cursor after), of all ranks and pieces."""
+    found: list[tuple[int, list[int], Cursor]] = []
+    ranks = [replace(from_order, rank=rank).micro_batches(cursor) for rank in range(from_order.world)]
+    samples: list[int] = []
+    while len(found) < count:
+        shares = [next(rank) for rank in ranks]
+        samples += consumed([shares])
+        assert len({(share.after, share.closes, share.ends_epoch, share.epoch) for share in shares}) == 1
+        assert {share.num_global for share in shares} == {sum(share.num_samples for share in shares)}
+        assert all(len(share.indices) <= from_order.batch_size for share in shares)
+        if shares[0].closes:
+            found.append((shares[0].epoch, samples, shares[0].after))
+            samples = []
+    return found
+
+
+CHAIN = st.lists(st.tuples(st.integers(1, 7), st.integers(0, 9)), min_size=1, max_size=5)
+
+
+@settings(max_examples=80)
+@given(st.integers(1, 5), st.integers(1, 6), st.integers(0, 60), CHAIN, st.booleans(), st.booleans(), st.integers(1, 9))
+def test_any_row_of_worlds_takes_the_same_global_batches_each_sample_once(
+    world: int, batch_size: int, more: int, chain: list[tuple[int, int]], shuffle: bool, drop_last: bool, again: int
+) -> None:
+    fixed = world * batch_size
+    size = max(fixed, *(next_world for next_world, _ in chain)) + more
+    first = Order(size=size, batch_size=batch_size, world=world, seed=5, shuffle=shuffle, drop_last=drop_last)
+    got, cursor = by_global_batch(first, Cursor(), 2), None
+    for next_world, count in chain:
+        cursor = Cursor.from_plain(got[-1][2].to_plain())
+        # The script may give its loader another batch size too: the global batch stays.
+        there = replace(first, world=next_world, batch_size=again, fixed_batch=fixed)
+        assert there.batches_left(cursor) == replace(first, fixed_batch=fixed).batches_left(cursor)
+        got += by_global_batch(there, cursor, count)
+    assert got == by_global_batch(first, Cursor(), len(got))
+    whole = [epoch for epoch, _, after in got if after.sample == 0]
+    for epoch in whole:
+        met = [sample for number, samples, _ in got if number == epoch for sample in samples]
+        assert len(met) == len(set(met)) == (size - size % fixed if drop_last else size)
+
+
+@settings(max_examples=60)
+@given(st.integers(1, 5), st.integers(1, 4), st.integers(1, 7), st.integers(1, 7), st.integers(0, 30), st.data())
+def test_a_change_of_world_between_two_pieces_loses_and_repeats_nothing(
+    world: int, batch_size: int, second: int, third: int, more: int, data: st.DataObject
+) -> None:
+    fixed = world * batch_size
+    size = max(fixed, second, third) + more
+    there = Order(size=size, batch_size=1, world=second, seed=2, fixed_batch=fixed)
+    head = all_ranks(there, data.draw(st.integers(1, 6)))
+    if any(shares[0].ends_epoch for shares in head):
+        return
+    tail = []
+    last = replace(there, world=third)
+    for shares in zip(
+        *[replace(last, rank=rank).micro_batches(head[-1][0].after) for rank in range(third)], strict=False
+    ):
+        tail.append(list(shares))
+        if shares[0].ends_epoch:
+            break
+    assert consumed(head) + consumed(tail) == Permutation(size, 2, 0).at(np.arange(size)).tolist()
+    assert tail[-1][0].after == Cursor(1, 0, math.ceil(size / fixed))
+
+
+def test_a_smaller_world_walks_its_share_in_pieces_of_the_loaders_batch() -> None:
+    alone = order(size=24, batch_size=3, fixed_batch=12)
+    batches = take(alone, 8)
+    assert [batch.num_samples for batch in batches] == [3] * 8
+    assert [batch.closes for batch in batches] == [False, False, False, True] * 2
+    assert [len(step) for step in itertools.islice(alone.steps(Cursor(), 1), 2)] == [4, 4]
+    assert [len(step) for step in itertools.islice(alone.steps(Cursor(), 2), 1)] == [8]
+    three = [replace(alone, world=3, rank=rank) for rank in range(3)]
+    assert [take(rank, 2)[0].num_samples + take(rank, 2)[1].num_samples for rank in three] == [4, 4, 4]
+
+
+def test_in_a_larger_world_a_rank_without_a_sample_takes_part() -> None:
+    shares = all_ranks(order(size=12, batch_size=3, world=5, fixed_batch=3), 4)
+    assert [[share.num_samples for share in batch] for batch in shares] == [[1, 1, 1, 0, 0]] * 4
+    assert consumed(shares) == Permutation(12, 7, 0).at(np.arange(12)).tolist()
+
+
+def test_what_the_record_is_told_are_the_positions_that_count() -> None:
+    shares = all_ranks(order(size=10, batch_size=2, world=4), 3)
+    assert [share.shares(1) for share in shares[0]] == [((1, 0, 2 * rank, 2 * rank + 2),) for rank in range(4)]
+    assert [share.shares(0) for share in shares[1]] == [((0, 0, 8, 9),), ((0, 0, 9, 10),), (), ()]
+    assert shares[2][3].shares(0) == ((0, 1, 6, 8),)
+
+
+def test_pieces_of_one_global_batch_draw_differently() -> None:
+    alone = order(size=24, batch_size=3, fixed_batch=12)
+    assert len({batch.draw for batch in take(alone, 16)}) == 16
+    again = take(alone, 3)[2]
+    assert take(alone, 1, again.after)[0] == take(alone, 4)[3]
+
+
+def test_the_facts_of_an_order_come_back() -> None:
+    facts = order(size=24, batch_size=3, world=2, fixed_batch=12).facts
+    assert facts == OrderFacts(24, 7, True, False, 12, 3, 2)
+    assert OrderFacts.from_plain(json.loads(json.dumps(facts.to_plain()))) == facts
+    assert order(listed=lambda epoch: range(23)).facts == OrderFacts(23, 7, False, True, 3, 3, 1)
 
 
 def test_a_cursor_whose_epoch_has_nothing_left_begins_the_next_one() -> None:

@@ -166,3 +166,59 @@ def test_a_forked_child_dies_of_sigterm_and_tells_nothing_of_its_end(watched: Wa
     assert os.WIFSIGNALED(status)
     assert os.WTERMSIG(status) == signal.SIGTERM
     assert not watched.watch.stop_requested
+
+
+# ---- Ctrl-C
+
+
+def test_ctrl_c_in_a_loop_only_raises_a_flag_and_is_told(monkeypatch: pytest.MonkeyPatch, watched: Watched) -> None:
+    monkeypatch.setattr(watched.watch, "_on_interrupt", lambda: watched.told.append("told"))
+    watched.watch.in_loop = True
+    signal.raise_signal(signal.SIGINT)
+    assert (watched.watch.stop_requested, watched.watch.interrupted, watched.watch.terminated) == (True, True, False)
+    assert watched.told == ["told"]
+
+
+def test_a_second_ctrl_c_interrupts_at_once_but_not_the_same_one_passed_on(
+    monkeypatch: pytest.MonkeyPatch, watched: Watched
+) -> None:
+    now_s = 50.0
+    monkeypatch.setattr("gscalar.runtime.exits.time.monotonic", lambda: now_s)
+    watched.watch.in_loop = True
+    signal.raise_signal(signal.SIGINT)
+    now_s = 50.1
+    signal.raise_signal(signal.SIGINT)
+    now_s = 51.0
+    with pytest.raises(KeyboardInterrupt):
+        signal.raise_signal(signal.SIGINT)
+
+
+def test_ctrl_c_outside_a_loop_interrupts_as_always(watched: Watched) -> None:
+    with pytest.raises(KeyboardInterrupt):
+        signal.raise_signal(signal.SIGINT)
+    assert not watched.watch.stop_requested
+
+
+@pytest.mark.parametrize("why", ["a handler of its own", "a notebook", "ignored"])
+def test_ctrl_c_is_left_alone_where_somebody_else_has_it(why: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    before = signal.getsignal(signal.SIGINT)
+    theirs = {"a handler of its own": lambda signum, frame: None, "ignored": signal.SIG_IGN}.get(why, before)
+    signal.signal(signal.SIGINT, theirs)
+    try:
+        if why == "a notebook":
+            monkeypatch.setitem(sys.modules, "ipykernel", sys)
+        watched = Watched(monkeypatch)
+        watched.watch.install()
+        assert signal.getsignal(signal.SIGINT) is theirs
+        watched.watch.remove()
+        assert signal.getsignal(signal.SIGINT) is theirs
+    finally:
+        signal.signal(signal.SIGINT, before)
+
+
+def test_ctrl_c_is_pythons_own_again_afterwards(monkeypatch: pytest.MonkeyPatch) -> None:
+    watched = Watched(monkeypatch)
+    watched.watch.install()
+    assert signal.getsignal(signal.SIGINT) == watched.watch._on_sigint
+    watched.watch.remove()
+    assert signal.getsignal(signal.SIGINT) is signal.default_int_handler

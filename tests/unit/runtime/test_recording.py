@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import math
 import time
 from collections.abc import Callable, Iterator, Mapping
@@ -10,9 +11,12 @@ from typing import Any
 import pytest
 
 from gscalar.model import events
+from gscalar.model.accounts import pack_accounts, unpack_accounts
+from gscalar.model.spans import Collective, CollectiveKind, Span, SpanKind, pack_collectives, pack_spans
 from gscalar.runtime.framework import Update
 from gscalar.runtime.recording import Recording
 from gscalar.runtime.stepping import Agreement, StepResult
+from gscalar.runtime.timing import TimedStep
 
 
 class Kept:
@@ -65,13 +69,22 @@ def recording(kept: Kept) -> Iterator[Recording]:
     recording.stop_flushing()
 
 
+TIMED = TimedStep(
+    begin_ns=77,
+    duration_s=0.5,
+    accounts=pack_accounts({"compute": 0.3, "other": 0.2}),
+    spans=pack_spans([Span(SpanKind.BACKWARD, 0, 300_000_000)]),
+    collectives=(),
+)
+
+
 def result(loss: float | Callable[[], float] = 2.0, grad_norm: float | None = None) -> StepResult:
     agreement = Agreement(samples=8.0, tokens=64.0, stop=False, checkpoint=False, nonfinite=False)
     return StepResult(Update(lr=0.1, grad_norm=grad_norm), agreement, loss if callable(loss) else lambda: loss)
 
 
 def record_step(recording: Recording, step: int, of: StepResult) -> None:
-    recording.step(of, step=step, duration_s=0.5, epoch=1, total_steps=9)
+    recording.step(of, TIMED, step=step, epoch=1, total_steps=9)
 
 
 def on_device(recording: Recording) -> None:
@@ -107,7 +120,17 @@ def test_a_step_is_recorded_with_the_totals_of_all_ranks(recording: Recording, k
     (step,) = kept.of(events.Step)
     assert (step.step, step.samples, step.tokens, step.lr, step.loss) == (4, 8.0, 64.0, 0.1, 2.25)
     assert (step.duration_s, step.epoch, step.total_steps) == (0.5, 1, 9)
+    assert sum(unpack_accounts(step.accounts).values()) == step.duration_s
+    assert kept.of(events.Spans) == [events.Spans(4, 77, TIMED.spans)]
+    assert kept.of(events.Collectives) == []
     assert kept.logged == []
+
+
+def test_a_steps_collectives_are_recorded_where_there_are_any(recording: Recording, kept: Kept) -> None:
+    rows = pack_collectives([Collective(CollectiveKind.ALL_REDUCE, 0, 6, 4096, 1000, 1000, 5000)])
+    timed = dataclasses.replace(TIMED, collectives=rows)
+    recording.step(result(), timed, step=4, epoch=1, total_steps=9)
+    assert kept.of(events.Collectives) == [events.Collectives(4, 77, rows)]
 
 
 def test_the_gradients_norm_is_logged_where_there_is_one(recording: Recording, kept: Kept) -> None:
@@ -132,7 +155,7 @@ def test_what_is_on_a_device_waits_until_the_next_step_is_done(recording: Record
     assert kept.order == ["log 1"]
     loss.ready = metric.ready = True
     record_step(recording, 2, result(OnDevice(0.5).copy()))
-    assert kept.order == ["log 1", "Step", "log 1"]
+    assert kept.order == ["log 1", "Step", "Spans", "log 1"]
     assert kept.logged[1] == (1, {"metric": 7.0})
 
 
@@ -143,7 +166,7 @@ def test_the_end_writes_what_still_waits_once(recording: Recording, kept: Kept) 
     loss.ready = True
     recording.write_waiting()
     recording.write_waiting()
-    assert kept.order == ["Step"]
+    assert kept.order == ["Step", "Spans"]
 
 
 def test_a_sign_of_life_at_most_once_a_second_unless_it_matters(

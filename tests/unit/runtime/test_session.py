@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 import random
 import signal
+from collections import Counter
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -14,12 +15,14 @@ import pytest
 
 from gscalar.base.errors import ScalarError
 from gscalar.model import events
+from gscalar.model.shares import unpack_shares
 from gscalar.runtime import recording
 from gscalar.runtime.session import Run
 from gscalar.state.checkpoints import list_checkpoints
 from gscalar.state.home import Home
 from gscalar.state.records import Frame, read_logged, read_record
 from gscalar.testing.toy import ToyData, ToyLoss, ToyModel, ToySGD, open_toy_run
+from gscalar.views.samples import consumed_samples
 
 SIZE = 26  # in batches of 4: seven an epoch, the last of two
 
@@ -90,6 +93,44 @@ def test_every_step_is_counted_and_recorded(begin: Begin) -> None:
     (finished,) = trained.events(events.Finished)
     assert finished.step == 14
     assert len(finished.digests["weights"]) == len(finished.digests["data"]) == 64
+
+
+def test_every_step_tells_its_samples_and_an_attempt_tells_the_order_once(begin: Begin) -> None:
+    trained = begin(plan={"accumulate": 2})
+    trained.train(epochs=1)
+    trained.train(epochs=1)
+    shares = [list(unpack_shares(step.shares)) for step in trained.events(events.Step)]
+    assert shares[:4] == [[(0, 0, 0, 4), (0, 0, 4, 8)], [(0, 0, 8, 12), (0, 0, 12, 16)],
+                          [(0, 0, 16, 20), (0, 0, 20, 24)], [(0, 0, 24, 26)]]  # fmt: skip
+    assert shares[4][0] == (0, 1, 0, 4)
+    (order,) = trained.events(events.SampleOrder)
+    assert (order.data, order.size, order.seed, order.shuffle, order.global_batch) == (
+        0,
+        SIZE,
+        trained.run.seed,
+        True,
+        4,
+    )
+    for epoch in range(2):
+        assert consumed_samples(trained.folder, epoch) == Counter(range(SIZE))
+
+
+def test_a_loader_with_another_batch_size_keeps_the_global_batch_and_says_so(begin: Begin) -> None:
+    first = begin("smaller", checkpoint={"every_steps": 2})
+    first.train(steps=2)
+    first.run.finish()
+    again = begin("smaller", data=ToyData.make(SIZE, batch_size=3), checkpoint={"every_s": None})
+    turns = 0
+    for batch in again.run.batches(again.data, epochs=1):
+        turns += 1
+        assert len(batch[1]) <= 3
+        again.run.step(again.model.loss(batch))
+    again.run.finish()
+    steps = again.events(events.Step, attempt=1)
+    assert [step.samples for step in steps] == [4, 4, 4, 4, 2]
+    assert (turns, {step.total_steps for step in steps}) == (9, {7})
+    assert [note.code for note in again.events(events.Note, attempt=1)] == ["batch-size-changed"]
+    assert consumed_samples(again.folder, 0) == Counter(range(SIZE))
 
 
 def test_micro_steps_give_heartbeats_so_that_a_long_step_is_no_hang(

@@ -8,8 +8,10 @@ from typing import Any
 import pytest
 
 from gscalar.base.errors import TrainingError
-from gscalar.runtime.cursor import Cursor
+from gscalar.runtime.cursor import Cursor, OrderFacts
 from gscalar.runtime.state import RunState
+
+ORDER = OrderFacts(size=40, seed=2**62, shuffle=True, listed=False, global_batch=16, batch_size=8, world=2)
 
 
 class Average:
@@ -35,6 +37,7 @@ def full_state() -> RunState:
     state = RunState()
     state.step, state.tokens, state.samples = 12, 1e6, 96.0
     state.cursors["data0"] = Cursor(1, 32, 9)
+    state.orders["data0"] = ORDER
     state.data_states["data0"] = {"at": 3}
     state["best"] = {"loss": 0.5, "names": ["a", None]}
     state["average"] = Average(2.5)
@@ -45,6 +48,7 @@ def test_counters_cursors_and_values_come_back() -> None:
     restored = through_a_checkpoint(full_state())
     assert (restored.step, restored.tokens, restored.samples) == (12, 1e6, 96.0)
     assert restored.cursors == {"data0": Cursor(1, 32, 9)}
+    assert restored.orders == {"data0": ORDER}
     assert restored.data_states == {"data0": {"at": 3}}
     assert restored["best"] == {"loss": 0.5, "names": ["a", None]}
     assert restored.setdefault("best", 9.9) == {"loss": 0.5, "names": ["a", None]}

@@ -4,11 +4,14 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from typing import Any
 
 import pytest
 
 from gscalar.base.errors import UserError
+from gscalar.model.shares import Share
+from gscalar.observation.collectives import CollectiveLedger
 from gscalar.runtime.cursor import Cursor
 from gscalar.runtime.framework import Batch, Update
 from gscalar.runtime.stepping import StepEngine, StepResult
@@ -49,6 +52,7 @@ def make_engine(listening: Listening, world: int = 1, accumulate: int = 1, **opt
         world=world,
         accumulate=accumulate,
         scalar=lambda value: lambda: float(value),
+        ledger=CollectiveLedger(),
         **settings,
     )
     engine.expect(None)
@@ -186,6 +190,26 @@ def test_the_end_of_an_epoch_ends_an_accumulated_step() -> None:
     assert moved == [False, False, True, False, True, False]
     assert listening.of("backward")[3:5] == [2 / 3, 1 / 3]
     assert [values[6] for values in listening.sums] == [3, 2]
+
+
+def test_the_batches_say_how_many_micro_steps_make_a_step_where_that_is_not_the_plans_number() -> None:
+    engine = make_engine(Listening())
+    shares = [Share(0, 0, first, first + 4) for first in (0, 4, 8)]
+    ends = [micro_step(engine, replace(batch(group_samples=12), step_size=3, shares=(share,))) for share in shares]
+    assert [end is None for end in ends] == [True, True, False]
+    assert ends[2] is not None
+    assert ends[2].shares == tuple(shares)
+    following = micro_step(engine, batch(group_samples=4))
+    assert following is not None
+    assert following.shares == ()
+
+
+def test_a_batch_that_the_script_passes_over_is_no_share_of_the_step() -> None:
+    engine = make_engine(Listening())
+    engine.expect(replace(batch(group_samples=4), shares=(Share(0, 0, 0, 4),)))
+    result = micro_step(engine, replace(batch(group_samples=4), shares=(Share(0, 0, 4, 8),)))
+    assert result is not None
+    assert result.shares == (Share(0, 0, 4, 8),)
 
 
 def test_without_accumulation_every_step_is_a_border_before_its_first_batch_too() -> None:

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from gscalar.engines.local.cores import group_folders
+from gscalar.observation.containers import group_folders
 
 _ROOT = Path("/")
 
@@ -18,7 +18,7 @@ def count_oom_kills(root: Path = _ROOT) -> int:
     """Return how often the kernel has killed a process of our control group (or machine) so far."""
     counts = [
         count
-        for folder in group_folders("memory", root)
+        for folder in group_folders("memory", root / "proc", root / "sys/fs/cgroup")
         for file in ("memory.events", "memory.oom_control")
         if (count := _read_counter(folder / file)) is not None
     ]

@@ -12,7 +12,7 @@ from torch.optim import Optimizer
 from torch.optim.lr_scheduler import LRScheduler, ReduceLROnPlateau
 
 from gscalar.base.errors import UserError
-from gscalar.frameworks.torch.data import LoaderFeed, is_loader
+from gscalar.frameworks.torch.data import FeedPlace, LoaderFeed, is_loader
 from gscalar.frameworks.torch.group import HostGroup, SingleGroup
 from gscalar.frameworks.torch.randomness import random_state, seed_all, set_random_state
 from gscalar.frameworks.torch.replica import route
@@ -20,6 +20,7 @@ from gscalar.frameworks.torch.storage import read_arrays, weights_digest, write_
 from gscalar.frameworks.torch.streams import StreamFeed
 from gscalar.frameworks.torch.trainee import TorchTrainee
 from gscalar.model.spec import Plan
+from gscalar.observation.collectives import CollectiveLedger
 from gscalar.runtime.framework import Feed, Group, Tools
 from gscalar.runtime.launch import Launch
 
@@ -65,11 +66,19 @@ class TorchFramework:
         }
         return trainee, facts
 
-    def feed(self, data: Any, launch: Launch, seed: int, *, sharded: bool = False) -> Feed:
+    def feed(
+        self,
+        data: Any,
+        launch: Launch,
+        seed: int,
+        *,
+        sharded: bool = False,
+        number: int = 0,
+        global_batch: int | None = None,
+    ) -> Feed:
         """Return the feed of a loader or of any iterable of batches."""
-        if is_loader(data):
-            return LoaderFeed(data, launch, seed, _device(launch))
-        return StreamFeed(data, launch, seed, _device(launch), sharded)
+        place = FeedPlace(launch, seed, _device(launch), number, global_batch)
+        return LoaderFeed(data, place) if is_loader(data) else StreamFeed(data, place, sharded)
 
     def tools(self) -> Tools:
         """Return the small functions."""
@@ -136,6 +145,11 @@ def _watch_compilation(beat: Callable[[], None]) -> None:
         compiler.on_compile_end(lambda *args: beat())
 
 
+def _watch_collectives(trainee: Any, ledger: CollectiveLedger) -> None:
+    for routed in trainee.routed:
+        routed.exchange.ledger = ledger
+
+
 def _first_nonfinite(trainee: Any) -> str:
     named = [(name, parameter) for model in trainee.models for name, parameter in model.named_parameters()]
     # Parameters first: one that is not finite makes all gradients so, those before it too.
@@ -168,4 +182,5 @@ _TOOLS = Tools(
     read_arrays=read_arrays,
     device=_device,
     watch_compilation=_watch_compilation,
+    watch_collectives=_watch_collectives,
 )

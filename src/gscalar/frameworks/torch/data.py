@@ -8,6 +8,7 @@ under random numbers seeded by the batch itself.
 
 from __future__ import annotations
 
+import time
 from collections import deque
 from collections.abc import Callable, Generator, Iterator, Sequence
 from dataclasses import dataclass
@@ -24,8 +25,9 @@ from torch.utils.data import (
     SequentialSampler,
 )
 
+from gscalar.frameworks.torch.prefetch import with_ready
 from gscalar.frameworks.torch.randomness import drawing
-from gscalar.runtime.cursor import Cursor, MicroBatch, Order, eval_shard, order_digest
+from gscalar.runtime.cursor import Cursor, MicroBatch, Order, OrderFacts, eval_shard, order_digest
 from gscalar.runtime.framework import Batch
 from gscalar.runtime.launch import Launch
 
@@ -34,6 +36,17 @@ def is_loader(data: Any) -> bool:
     """Whether this is a data loader of torch (or torchdata) over a map-style data set."""
     parts = ("dataset", "batch_sampler", "collate_fn", "num_workers")
     return all(hasattr(data, part) for part in parts) and not isinstance(data.dataset, IterableDataset)
+
+
+@dataclass(frozen=True, slots=True)
+class FeedPlace:
+    """Where a feed stands: the rank, its device, the run's seed, and what the run has fixed before."""
+
+    launch: Launch
+    seed: int
+    device: torch.device
+    number: int  # of the data object, in the record
+    global_batch: int | None
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,43 +87,55 @@ def _as_it_is(batch: Any) -> Any:
 class LoaderFeed:
     """A map-style loader, fed in the run's order."""
 
-    def __init__(self, loader: Any, launch: Launch, seed: int, device: torch.device) -> None:
+    def __init__(self, loader: Any, place: FeedPlace) -> None:
         self._loader = loader
-        self._launch = launch
-        self._seed = seed
-        self._device = device
-        self._lists = _user_batches(loader, seed)
+        self._launch = place.launch
+        self._seed = place.seed
+        self._device = place.device
+        self._number = place.number
+        self._lists = _user_batches(loader, place.seed)
         self._batched = loader.batch_size is not None or self._lists is not None
         # Without automatic batching the data set yields whole batches, of a size only they know.
         self._per_item = self._lists is not None or not self._batched
-        self._order = self._make_order()
+        self._order = self._make_order(place.global_batch)
 
     @property
-    def batches_per_epoch(self) -> int | None:
-        """Micro-batches of an epoch, the same on every rank."""
-        return self._order.batches_per_epoch
+    def order(self) -> OrderFacts:
+        """What the global order follows from; a batch sampler's positions are its lists."""
+        return self._order.facts
 
     def batches_left(self, cursor: Cursor) -> int | None:
-        """Return the micro-batches that the cursor's epoch still has."""
+        """Return the global micro-batches that the cursor's epoch still has."""
         return self._order.batches_left(cursor)
 
     def batches(self, cursor: Cursor, data_state: Any, accumulate: int) -> Generator[Batch, None, None]:
         """Yield this rank's micro-batches from the cursor on, without end."""
-        waiting: deque[tuple[MicroBatch, int | None]] = deque()
+        waiting: deque[tuple[MicroBatch, int | None, int]] = deque()
 
         def requests() -> Iterator[_Request]:
-            epoch = cursor.epoch
-            for micro, group_samples in self._steps(cursor, accumulate):
-                waiting.append((micro, group_samples))
-                yield _Request(self._indices(micro.indices, epoch), micro.draw)
-                epoch = micro.after.epoch
+            for step in self._order.steps(cursor, accumulate):
+                total = None if self._per_item else sum(micro.num_global for micro in step)
+                for micro in step:
+                    waiting.append((micro, total, len(step)))
+                    yield _Request(self._indices(micro.indices, micro.epoch), micro.draw)
 
-        for value in self._open(requests):
-            micro, group_samples = waiting.popleft()
+        for value, num_ready in with_ready(self._open(requests)):
+            micro, group_samples, step_size = waiting.popleft()
             num_samples = micro.num_samples
             if self._per_item:
-                num_samples = leading_size(value) if micro.num_samples else 0
-            yield Batch(to_device(value, self._device), num_samples, group_samples, micro.after, micro.ends_epoch)
+                num_samples = 0 if micro.is_padding else leading_size(value)
+            value, transfer_s = moved(value, self._device)
+            yield Batch(
+                value=value,
+                num_samples=num_samples,
+                group_samples=group_samples,
+                after=micro.after,
+                ends_epoch=micro.ends_epoch,
+                shares=micro.shares(self._number),
+                step_size=step_size,
+                transfer_s=transfer_s,
+                num_ready=num_ready,
+            )
 
     def evaluation(self) -> Iterator[Any]:
         """Yield this rank's batches of one pass in order; every sample is met once over all ranks."""
@@ -124,16 +149,6 @@ class LoaderFeed:
     def digest(self, cursor: Cursor) -> str:
         """Return the digest of the order up to the cursor."""
         return order_digest(self._order, cursor)
-
-    def _steps(self, cursor: Cursor, accumulate: int) -> Iterator[tuple[MicroBatch, int | None]]:
-        """Yield micro-batches, each with the samples of all ranks in its whole optimizer step."""
-        step: list[MicroBatch] = []
-        for micro in self._order.micro_batches(cursor):
-            step.append(micro)
-            if len(step) == accumulate or micro.ends_epoch:
-                total = None if self._per_item else sum(item.num_global for item in step)
-                yield from ((item, total) for item in step)
-                step = []
 
     def _indices(self, indices: tuple[int, ...], epoch: int) -> tuple[int, ...]:
         return tuple(self._lists(epoch)[indices[0]]) if self._lists is not None else indices
@@ -160,9 +175,9 @@ class LoaderFeed:
             )
         )
 
-    def _make_order(self) -> Order:
-        loader, lists = self._loader, self._lists
-        order = partial(Order, world=self._launch.world, rank=self._launch.rank, seed=self._seed)
+    def _make_order(self, global_batch: int | None) -> Order:
+        loader, lists, launch = self._loader, self._lists, self._launch
+        order = partial(Order, world=launch.world, rank=launch.rank, seed=self._seed, fixed_batch=global_batch)
         if lists is not None:
             return order(size=len(lists(0)), batch_size=1, shuffle=False, listed=lambda epoch: range(len(lists(epoch))))
         sampler = loader.sampler
@@ -223,6 +238,14 @@ def leading_size(value: Any) -> int:
         return value.shape[0] if value.ndim else 1
     items = value.values() if isinstance(value, dict) else value if isinstance(value, list | tuple) else ()
     return next((leading_size(item) for item in items), 1)
+
+
+def moved(value: Any, device: torch.device) -> tuple[Any, float]:
+    """Return the batch on the device, and how long the host was held up by it; on the CPU by nothing."""
+    if device.type == "cpu":
+        return value, 0.0
+    began = time.perf_counter()
+    return to_device(value, device), time.perf_counter() - began
 
 
 def to_device(value: Any, device: torch.device) -> Any:

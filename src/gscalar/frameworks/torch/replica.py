@@ -21,10 +21,14 @@ from collections.abc import Callable
 from typing import Any
 
 import torch
+import torch.distributed as dist
 from torch import nn
+from torch._C._distributed_c10d import GradBucket
 from torch.nn.parallel import DistributedDataParallel
 
+from gscalar.model.spans import CollectiveKind
 from gscalar.model.spec import Plan
+from gscalar.observation.collectives import GRADIENTS, CollectiveLedger
 
 
 class RoutedForward:
@@ -36,6 +40,7 @@ class RoutedForward:
         self.device = device
         self.own: Callable[..., Any] = model.forward
         self.ddp: DistributedDataParallel | None = None
+        self.exchange = Exchange()
         self.evaluating = False
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
@@ -63,6 +68,35 @@ class RoutedForward:
         return getattr, (self.model, "forward")
 
 
+class Exchange:
+    """How DDP averages a bucket of gradients over the ranks: as it would by itself, and seen by a ledger.
+
+    The ledger only notes times; the future that DDP waits for is that of the collective. Averages are
+    taken by the backend (`ReduceOp.AVG`), so that no pass over the bucket is added.
+    """
+
+    def __init__(self) -> None:
+        self.ledger: CollectiveLedger | None = None
+
+    def __call__(self, bucket: GradBucket) -> torch.futures.Future[torch.Tensor]:
+        buffer = bucket.buffer()
+        seen = None
+        if self.ledger is not None:
+            num_bytes = buffer.numel() * buffer.element_size()
+            seen = self.ledger.ready(CollectiveKind.ALL_REDUCE, GRADIENTS, num_bytes)
+        work = dist.all_reduce(buffer, op=dist.ReduceOp.AVG, async_op=True)
+        assert work is not None
+
+        def over(future: torch.futures.Future[list[torch.Tensor]]) -> torch.Tensor:
+            if seen is not None:
+                seen.done()
+            reduced: torch.Tensor = future.value()[0]
+            return reduced
+
+        averaged: torch.futures.Future[torch.Tensor] = work.get_future().then(over)
+        return averaged
+
+
 class _Replica(nn.Module):
     """What DDP sees: the parameters of the model, and its own forward."""
 
@@ -86,6 +120,10 @@ def route(model: nn.Module, plan: Plan, *, world: int, device: torch.device) -> 
         routed.ddp = DistributedDataParallel(
             replica, device_ids=ids, find_unused_parameters=plan.sync.unused_parameters
         )
+        if device.type == "cpu":
+            # On a device a collective's end is an event in its stream, which no callback on the host sees.
+            # A lambda, because DDP reads a hook's annotations and knows no postponed ones.
+            routed.ddp.register_comm_hook(None, lambda state, bucket: routed.exchange(bucket))
         if not plan.sync.unused_parameters:
             _settle_buckets(routed.ddp, replica)
     model.forward = routed

@@ -1,42 +1,66 @@
 """Iterable data: streams of batches that have no length and cannot be indexed.
 
-Every rank reads the whole stream and keeps every world-th batch, so that no data set has to know of
-ranks; one that shards itself says `sharded`. The last round of an epoch may have fewer batches than
-ranks: a rank without one repeats its last batch with no weight, so that all ranks step together.
+Every rank reads the whole stream and keeps its own batches, so that no data set has to know of
+ranks; one that shards itself says `sharded`. Positions are batches of the epoch, counted over all
+ranks. A global micro-batch is as many batches as the run began with ranks; in a smaller world it
+is walked in pieces of one batch a rank. A rank without a batch, at the end of an epoch or in a larger world,
+repeats another's with no weight, so that all ranks step together.
 
-Resume: a loader or data set with `state_dict` and `load_state_dict` is put back where it was.
-Another one is read again from the epoch's beginning, and what was consumed is discarded; a warning
-says so, because that is exact only where the stream yields the same order again. At the beginning of an
-epoch no state is put back, since many data sets take the state of their end for one without anything
-left: what differs from epoch to epoch follows `set_epoch`, which is called where there is one.
+Resume: a loader or data set with `state_dict` and `load_state_dict` is put back where it was, in any
+world, since all ranks have read the same. Another one is read again from the epoch's beginning, and
+what was consumed is discarded; a warning says so, because that is exact only where the stream yields the
+same order again. Each batch is read under random numbers of its own, so that this holds for what it draws. At
+the beginning of an epoch no state is put back, since many data sets take the state of their end for one
+without anything left: what differs from epoch to epoch follows `set_epoch`, which is called where there is one.
+
+A stream that shards itself has other shards in another world: it is refused there.
 """
 
 from __future__ import annotations
 
 import warnings
 from collections.abc import Generator, Iterator
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 
 from gscalar.base.canonical import digest
 from gscalar.base.errors import TrainingError
-from gscalar.frameworks.torch.data import leading_size, to_device
+from gscalar.frameworks.torch.data import FeedPlace, leading_size, moved, to_device
 from gscalar.frameworks.torch.randomness import drawing
 from gscalar.frameworks.torch.state import from_plain, to_plain
-from gscalar.runtime.cursor import Cursor
+from gscalar.model.shares import Share
+from gscalar.runtime.cursor import Cursor, OrderFacts
 from gscalar.runtime.framework import Batch
-from gscalar.runtime.launch import Launch
+
+
+class _Piece(NamedTuple):
+    """What this rank takes of the batches that all ranks take in one forward."""
+
+    value: Any
+    num_samples: int
+    position: int | None  # None where it only takes part
+    end: int  # position after the last batch of all ranks
+    state: Any
 
 
 class StreamFeed:
     """Any iterable of batches, or a loader over an iterable data set."""
 
-    def __init__(self, data: Any, launch: Launch, seed: int, device: torch.device, sharded: bool) -> None:
+    def __init__(self, data: Any, place: FeedPlace, sharded: bool) -> None:
         self._data = data
-        self._world, self._rank = (1, 0) if sharded else (launch.world, launch.rank)
-        self._seed = seed
-        self._device = device
+        self._place = place
+        self._sharded = sharded
+        self._world, self._rank = place.launch.world, place.launch.rank
+        self._round = place.global_batch or self._world
+        if sharded and self._round != self._world:
+            raise TrainingError(
+                code="world-changed",
+                what=f"A stream that shards itself over {self._round} ranks cannot go on in a world of {self._world}: "
+                "its shards are others there.",
+                value=type(data).__name__,
+                next_step=f"Resume with `workers: {self._round}`, or start a new run.",
+            )
         self._holder = _state_holder(data)
         self._generator: torch.Generator | None = None
         if getattr(data, "generator", 0) is None:
@@ -44,75 +68,93 @@ class StreamFeed:
             data.generator = self._generator = torch.Generator()
 
     @property
-    def batches_per_epoch(self) -> int | None:
+    def order(self) -> OrderFacts:
+        """What is known: positions are batches, in the stream's own order."""
+        return OrderFacts(0, self._place.seed, False, False, self._round, 1, self._world)
+
+    def batches_left(self, cursor: Cursor) -> int | None:
         """None: only the end of a stream tells its length."""
         return None
 
-    def batches_left(self, cursor: Cursor) -> int | None:
-        """None, as for a whole epoch."""
-        return None
-
     def batches(self, cursor: Cursor, data_state: Any, accumulate: int) -> Generator[Batch, None, None]:
-        """Yield this rank's batches from the cursor on; `cursor.sample` counts rounds of the epoch.
+        """Yield this rank's batches from the cursor on.
 
         Raises:
             TrainingError: `data-too-small`, when an epoch has no batch; `bad-state`.
         """
-        epoch, rounds = cursor.epoch, cursor.sample
-        skip = 0
-        if rounds and data_state is not None and self._holder is not None:
+        epoch, start, skip = cursor.epoch, cursor.sample, 0
+        if start and data_state is not None and self._holder is not None:
             self._holder.load_state_dict(from_plain(data_state))
-        elif rounds:
-            skip = rounds
+        elif start:
+            skip = start // self._world if self._sharded else start
             warnings.warn(
-                f"{type(self._data).__name__} has no state_dict: its first {rounds} rounds are read again and "
+                f"{type(self._data).__name__} has no state_dict: its first {skip} batches are read again and "
                 "discarded, which is exact only if it yields the same order again.",
                 stacklevel=2,
             )
         batches = cursor.batches
         while True:
-            for own, state, is_last in self._rounds(epoch, rounds - skip, skip):
-                rounds, batches = rounds + 1, batches + 1
-                after = Cursor(epoch + 1, 0, batches) if is_last else Cursor(epoch, rounds, batches)
-                value, weight = own
-                yield Batch(to_device(value, self._device), weight, None, after, is_last, state)
-            epoch, rounds, skip = epoch + 1, 0, 0
+            # A step that begins inside a global micro-batch finishes that one first.
+            step_size = self._num_pieces(self._round - start % self._round)
+            step_size += (accumulate - 1) * self._num_pieces(self._round)
+            closed = 0
+            for piece, is_last in self._pieces(epoch, start, skip):
+                closes = is_last or piece.end % self._round == 0
+                batches += closes
+                shares = () if piece.position is None else (self._share(epoch, piece.position),)
+                value, transfer_s = moved(piece.value, self._place.device)
+                yield Batch(
+                    value=value,
+                    num_samples=piece.num_samples,
+                    group_samples=None,
+                    after=Cursor(epoch + 1, 0, batches) if is_last else Cursor(epoch, piece.end, batches),
+                    ends_epoch=is_last,
+                    data_state=piece.state,
+                    shares=shares,
+                    step_size=step_size,
+                    transfer_s=transfer_s,
+                )
+                closed += closes
+                if closed % accumulate == 0 and closes:
+                    step_size = accumulate * self._num_pieces(self._round)
+            epoch, start, skip = epoch + 1, 0, 0
 
     def evaluation(self) -> Iterator[Any]:
         """Yield this rank's batches of one pass."""
         source = self._begin(0)
+        world, rank = (1, 0) if self._sharded else (self._world, self._rank)
         for index in _count():
-            with drawing(self._seed + index):
+            with drawing(self._place.seed + index):
                 value = next(source, _END)
             if value is _END:
                 return
-            if index % self._world == self._rank:
-                yield to_device(value, self._device)
+            if index % world == rank:
+                yield to_device(value, self._place.device)
 
     def digest(self, cursor: Cursor) -> str:
         """Return a digest of how much was consumed: what was in it only the stream knows."""
-        return digest({"stream": type(self._data).__name__, "epoch": cursor.epoch, "rounds": cursor.sample})
+        return digest({"stream": type(self._data).__name__, "epoch": cursor.epoch, "batches": cursor.sample})
 
-    def _rounds(self, epoch: int, first: int, skip: int) -> Iterator[tuple[tuple[Any, int], Any, bool]]:
-        """Yield (this rank's (batch, samples), state after the round, whether it is the epoch's last)."""
+    def _num_pieces(self, count: int) -> int:
+        return -(-count // self._world)
+
+    def _share(self, epoch: int, position: int) -> Share:
+        return Share(self._place.number, epoch, position, position + 1)
+
+    def _pieces(self, epoch: int, start: int, skip: int) -> Iterator[tuple[_Piece, bool]]:
+        """Yield pieces from position `start` on, and whether each is the epoch's last; `skip` batches are discarded."""
         holder: Any
         for holder in (self._data, getattr(self._data, "dataset", None)):
             if hasattr(holder, "set_epoch"):
                 holder.set_epoch(epoch)
         source = self._begin(epoch)
-        number = first
-        held: tuple[tuple[Any, int], Any] | None = None
-        while True:
-            batches = self._read_round(source, epoch, number)
-            if not batches:
-                break
-            number += 1
-            if number <= skip + first:
-                continue
+        for position in range(skip):
+            self._read(source, epoch, position)
+        held: _Piece | None = None
+        while (piece := self._next_piece(source, epoch, held.end if held is not None else start)) is not None:
             if held is not None:
-                yield *held, False
-            state = to_plain(self._holder.state_dict(), "data state") if self._holder is not None else None
-            held = (self._own(batches), state)
+                yield held, False
+            held = piece
         if held is None:
             raise TrainingError(
                 code="data-too-small",
@@ -120,27 +162,39 @@ class StreamFeed:
                 value=type(self._data).__name__,
                 next_step="Look at its source; give an iterable that begins anew each time, and no generator.",
             )
-        yield *held, True
+        yield held, True
 
     def _begin(self, epoch: int) -> Iterator[Any]:
         if self._generator is not None:
-            self._generator.manual_seed((self._seed * 1_000_003 + epoch) % 2**63)
+            self._generator.manual_seed((self._place.seed * 1_000_003 + epoch) % 2**63)
         return iter(self._data)
 
-    def _read_round(self, source: Iterator[Any], epoch: int, number: int) -> list[Any]:
+    def _next_piece(self, source: Iterator[Any], epoch: int, begin: int) -> _Piece | None:
+        """Return what this rank takes of the batches from position `begin` on; None at the stream's end."""
+        if self._sharded:
+            value = self._read(source, epoch, begin // self._world)
+            return None if value is _END else self._piece(value, begin + self._rank, begin + self._world)
+        wanted = min(self._world, self._round - begin % self._round)
         batches = []
-        with drawing((self._seed * 1_000_003 + epoch * 8191 + number) % 2**63):
-            for _ in range(self._world):
-                value = next(source, _END)
-                if value is _END:
-                    break
-                batches.append(value)
-        return batches
-
-    def _own(self, batches: list[Any]) -> tuple[Any, int]:
+        for position in range(begin, begin + wanted):
+            value = self._read(source, epoch, position)
+            if value is _END:
+                break
+            batches.append(value)
+        if not batches:
+            return None
+        end = begin + len(batches)
         if self._rank < len(batches):
-            return batches[self._rank], leading_size(batches[self._rank])
-        return batches[-1], 0
+            return self._piece(batches[self._rank], begin + self._rank, end)
+        return self._piece(batches[-1], None, end)
+
+    def _piece(self, value: Any, position: int | None, end: int) -> _Piece:
+        state = to_plain(self._holder.state_dict(), "data state") if self._holder is not None else None
+        return _Piece(value, leading_size(value) if position is not None else 0, position, end, state)
+
+    def _read(self, source: Iterator[Any], epoch: int, position: int) -> Any:
+        with drawing((self._place.seed * 1_000_003 + epoch * 2_147_483_647 + position) % 2**63):
+            return next(source, _END)
 
 
 _END = object()

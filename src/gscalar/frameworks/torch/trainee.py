@@ -31,7 +31,7 @@ class TorchTrainee:
         self.models = [item for item in objects if isinstance(item, nn.Module)]
         self.optimizers = [item for item in objects if isinstance(item, Optimizer)]
         self.schedules = [item for item in objects if isinstance(item, LRScheduler | ReduceLROnPlateau)]
-        self._routed = list(routed)
+        self.routed = list(routed)
         parameters = [p for optimizer in self.optimizers for g in optimizer.param_groups for p in g["params"]]
         # Two optimizers may share a parameter; its gradient is scaled once.
         self._parameters = list({id(parameter): parameter for parameter in parameters}.values())
@@ -39,12 +39,12 @@ class TorchTrainee:
 
     def expect(self, *, border: bool) -> None:
         """Exchange gradients only in the backward that ends a step."""
-        for routed in self._routed:
+        for routed in self.routed:
             routed.expect(border)
 
     def evaluate(self, evaluating: bool) -> None:
         """Keep gradient exchange out of evaluation."""
-        for routed in self._routed:
+        for routed in self.routed:
             routed.evaluating = evaluating
 
     def backward(self, loss: torch.Tensor, weight: float) -> None:

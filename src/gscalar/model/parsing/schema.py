@@ -33,7 +33,7 @@ def _section(section: type) -> dict[str, Any]:
 
 def _property(key: Key) -> dict[str, Any]:
     schema = {**_form(key.shape, key.rule), "description": key.rule.doc}
-    if key.shape.form == "section" or key.name == "command":
+    if (key.shape.form == "section" and not key.shape.nullable) or key.name == "command":
         return schema
     default = key.default
     return {**schema, "default": list(default) if isinstance(default, tuple) else default}
@@ -56,6 +56,8 @@ def _form(shape: Shape, rule: KeyRule) -> dict[str, Any]:
             return {"type": "object", "additionalProperties": {"type": _WORDLIKE, **_pattern(rule)}, **names}
         case "free map":
             return {"type": "object"}
+        case "section" if shape.nullable:
+            return {"oneOf": [_section(shape.classes[0]), {"type": "null"}]}
         case "section":
             return _section(shape.classes[0])
         case "variants":

@@ -266,6 +266,40 @@ def test_ranks_and_epochs_draw_differently(feed: Make) -> None:
     assert len(set(noise)) == len(noise)
 
 
+# ---- another world --------------------------------------------------------------------------------
+
+
+WORLDS: dict[str, Callable[[], dict[str, Any]]] = {"torch's own order": lambda: {"batch_size": 3}, **SAMPLERS}
+
+
+@pytest.mark.parametrize("case", WORLDS)
+def test_the_global_batches_stay_where_the_world_changes(case: str, feed: Make) -> None:
+    def data() -> Any:
+        return loader(Numbers(), **WORLDS[case]())
+
+    def play(world: int, cursor: Cursor, count: int) -> tuple[list[tuple[int, list[float]]], Cursor]:
+        """Return the samples of the next global batches, by the micro-batches' counter, and the place after."""
+        feeds = [feed(data(), rank, world, global_batch=fixed).batches(cursor, None, 1) for rank in range(world)]
+        found: dict[int, list[float]] = {}
+        while cursor.batches < start + count:
+            number = cursor.batches
+            shares = [next(batches) for batches in feeds]
+            cursor = shares[0].after
+            met = [value for share in shares for value in values(share)]
+            found.setdefault(number, []).extend(met)
+        return sorted(found.items()), cursor
+
+    fixed = feed(data(), 0, 2).order.global_batch
+    start = 0
+    want, _ = play(2, Cursor(), 9)
+    got, cursor = play(2, Cursor(), 1)
+    for world, count in ((1, 2), (3, 2), (2, 1), (4, 3)):
+        start = cursor.batches
+        more, cursor = play(world, cursor, count)
+        got += more
+    assert got == want
+
+
 # ---- evaluation -----------------------------------------------------------------------------------
 
 

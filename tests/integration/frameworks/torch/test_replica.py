@@ -190,7 +190,7 @@ def count_exchanges(routed: RoutedForward) -> list[list[int]]:
     """Return a list that gets, for each bucket that is exchanged, the sizes of its gradients in order."""
     calls: list[list[int]] = []
 
-    def hook(state: object, bucket: Any) -> Any:
+    def exchange(bucket: Any) -> Any:
         import torch
 
         calls.append([gradient.numel() for gradient in bucket.gradients()])
@@ -199,9 +199,7 @@ def count_exchanges(routed: RoutedForward) -> list[list[int]]:
         return future
 
     assert routed.ddp is not None
-    # torch reads the annotations of a hook itself.
-    hook.__annotations__ = {}
-    routed.ddp.register_comm_hook(None, hook)
+    routed.exchange = exchange  # type: ignore[assignment]
     return calls
 
 

@@ -84,7 +84,7 @@ def test_ranks_take_turns_and_the_last_round_is_filled_without_weight(feed: Make
     assert [[batch.num_samples for batch in batches] for batches in ranks] == [[1, 2, 1, 1], [2, 1, 0, 2], [1, 2, 0, 1]]
     for batches in ranks:
         assert [batch.ends_epoch for batch in batches] == [False, False, True, False]
-        assert [batch.after for batch in batches[1:]] == [Cursor(0, 2, 2), Cursor(1, 0, 3), Cursor(1, 1, 4)]
+        assert [batch.after for batch in batches[1:]] == [Cursor(0, 6, 2), Cursor(1, 0, 3), Cursor(1, 3, 4)]
         assert {batch.group_samples for batch in batches} == {None}
 
 
@@ -216,4 +216,74 @@ def test_an_evaluation_meets_every_batch_once(world: int, feed: Make) -> None:
 def test_the_digest_says_how_much_was_consumed(feed: Make) -> None:
     digests = {feed(Stream()).digest(cursor) for cursor in (Cursor(), Cursor(0, 1, 1), Cursor(1, 0, 7))}
     assert len(digests) == 3
-    assert feed(Stream()).batches_per_epoch is None
+    assert feed(Stream()).batches_left(Cursor()) is None
+
+
+# ---- another world --------------------------------------------------------------------------------
+
+
+def positions(batches: list[Batch]) -> list[int]:
+    return [place for batch in batches for share in batch.shares for place in range(share.begin, share.end)]
+
+
+@pytest.mark.parametrize("resumable", [True, False], ids=["its place is taken back", "it is read again"])
+@pytest.mark.parametrize(("before", "after"), [(2, 1), (2, 3), (4, 2), (3, 2), (1, 3)])
+@pytest.mark.filterwarnings("ignore:Stream has no state_dict")
+def test_a_stream_goes_on_with_the_next_batch_in_another_world(
+    before: int, after: int, resumable: bool, feed: Make
+) -> None:
+    import torch
+
+    make = Resumable if resumable else Stream
+    whole = {place: batch for batch, place in zip(take(feed(make(13)), 13), range(13), strict=True)}
+    heads = [take(feed(make(13), rank, before, global_batch=before), 2) for rank in range(before)]
+    tails = []
+    for rank in range(after):
+        source = feed(make(13), rank, after, global_batch=before)
+        tail = []
+        # A rank that was not there before has the place of rank 0.
+        for batch in source.batches(heads[0][1].after, heads[0][1].data_state, 1):
+            tail.append(batch)
+            if batch.ends_epoch:
+                break
+        tails.append(tail)
+    met = [place for batches in [*heads, *tails] for place in positions(batches)]
+    assert sorted(met) == list(range(13))
+    for batch in itertools.chain(*tails):
+        for place in positions([batch]):
+            assert number(batch) == place
+            if not resumable:  # what is drawn is the batch's own, in any world
+                assert torch.equal(batch.value, whole[place].value)
+    assert len({tuple(batch.after for batch in batches) for batches in tails}) == 1
+    assert tails[0][-1].after == Cursor(1, 0, -(-13 // before))
+
+
+def test_a_global_batch_of_a_stream_is_walked_in_pieces_that_one_step_holds(feed: Make) -> None:
+    batches = take(feed(Stream(9), 0, 1, global_batch=4), 10)
+    assert {batch.step_size for batch in batches} == {4}
+    assert [batch.after.batches for batch in batches] == [0, 0, 0, 1, 1, 1, 1, 2, 3, 3]
+    assert [batch.ends_epoch for batch in batches] == [False] * 8 + [True, False]
+    two = take(feed(Stream(9), 1, 3, global_batch=4), 4)
+    assert [batch.num_samples for batch in two] == [2, 0, 2, 0]
+    inside = feed(Stream(9), 0, 1, global_batch=4).batches(Cursor(0, 3, 0), None, 2)
+    with pytest.warns(UserWarning, match="first 3 batches"):
+        sizes = [batch.step_size for batch in itertools.islice(inside, 6)]
+    assert sizes == [5, 5, 5, 5, 5, 8]
+
+
+def test_a_stream_that_shards_itself_is_counted_over_all_ranks_and_refused_in_another_world(feed: Make) -> None:
+    batches = take(feed(Stream(), 1, 3, sharded=True), 2)
+    assert [batch.after.sample for batch in batches] == [3, 6]
+    assert positions(batches) == [1, 4]
+    with pytest.warns(UserWarning, match="first 2 batches"):
+        (third,) = take(feed(Stream(), 1, 3, sharded=True, global_batch=3), 1, batches[1])
+    assert number(third) == 2
+    with pytest.raises(ScalarError, match="workers: 3") as caught:
+        feed(Stream(), 0, 2, sharded=True, global_batch=3)
+    assert caught.value.code == "world-changed"
+
+
+def test_what_is_known_of_a_streams_order(feed: Make) -> None:
+    from gscalar.runtime.cursor import OrderFacts
+
+    assert feed(Stream(), 0, 2, global_batch=3).order == OrderFacts(0, 7, False, False, 3, 1, 2)

@@ -126,6 +126,18 @@ BAD = {
     "a negative number of workers": ("workers: -1", "impossible-value", "1:10", "from 1 to 4096"),
     "too many workers": ("workers: 5000", "impossible-value", "1:10", "from 1 to 4096"),
     "a number at its excluded limit": ("hang_after_s: 0", "impossible-value", "1:15", "above 0"),
+    "FLOPs told twice": (
+        "flops: {per_sample: 1e9, per_token: 1e6}",
+        "impossible-value",
+        "1:26",
+        "Change one of the two.",
+    ),
+    "a transformer without a width": (
+        "flops: {transformer: {layers: 2, seq: 128}}",
+        "impossible-value",
+        "1:22",
+        "Change one of the two.",
+    ),
     "a share above one": (
         "plan: {schedule: {kind: cosine, floor: 2}}",
         "impossible-value",

@@ -89,6 +89,11 @@ SPECS: dict[str, tuple[dict[str, Any], bool]] = {
     "tags and variables": ({"tags": {"a": 1}, "env": {"A": "x", "B": 2, "RANKS": 3}}, True),
     "a variable that the launcher sets": ({"env": {"RANK": 1}}, False),
     "a list as a tag": ({"tags": {"a": []}}, False),
+    "FLOPs of a sample": ({"flops": {"per_sample": 1e9, "peak_flops_per_s": 1e12}}, True),
+    "no FLOPs": ({"flops": {"per_sample": 0}}, False),
+    "the shape of a transformer": ({"flops": {"transformer": {"layers": 2, "d_model": 64, "seq": 128}}}, True),
+    "no transformer": ({"flops": {"transformer": None}}, True),
+    "a number for a transformer": ({"flops": {"transformer": 7}}, False),
     "a slash in a project": ({"project": "a/b"}, False),
 }
 

@@ -53,8 +53,8 @@ def loss_of(model: nn.Module, batch: dict[str, torch.Tensor], weight: str) -> to
 class KeepingSGD(torch.optim.SGD):
     """SGD that keeps the gradient of every step."""
 
-    def __init__(self, model: nn.Module) -> None:
-        super().__init__(model.parameters(), lr=0.02)
+    def __init__(self, model: nn.Module, momentum: float = 0.0) -> None:
+        super().__init__(model.parameters(), lr=0.02, momentum=momentum)
         self.kept: list[torch.Tensor] = []
 
     def step(self, closure: Any = None) -> None:
