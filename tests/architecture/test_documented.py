@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 
 from gscalar.base.errors import CODES
+from gscalar.model.hardware import HARDWARE
 from gscalar.model.metrics import METRICS
 from gscalar.model.spec import JobSpec
 
@@ -21,6 +22,7 @@ ROOT = Path(__file__).resolve().parents[2]
     [
         ("errors", list(CODES)),
         ("metrics", list(METRICS)),
+        ("hardware", list(HARDWARE)),
         ("spec", [field.name for field in dataclasses.fields(JobSpec)]),
     ],
 )
@@ -30,7 +32,7 @@ def test_every_name_is_on_its_page(page: str, names: list[str]) -> None:
     assert not missing
 
 
-@pytest.mark.parametrize("page", ["errors", "metrics", "spec", "commands", "reference"])
+@pytest.mark.parametrize("page", ["errors", "metrics", "hardware", "spec", "commands", "reference"])
 def test_a_generated_page_is_current(page: str) -> None:
     done = subprocess.run(
         [sys.executable, "scripts/gen-docs", "--check", page],

@@ -29,6 +29,7 @@ CODES: Final[dict[str, str]] = {
     "bad-override": "A --set argument or a word of GSCALAR_SET is not of the form key=value, or its value is no YAML.",
     "run-not-found": "No run has this id, prefix or name.",
     "ambiguous-run": "More than one run has this prefix.",
+    "run-completed": "The run is completed, and nothing new was asked of it.",
     "run-active": "The run is still going, and the command needs it ended.",
     "run-not-active": "The run has ended, and the command needs it going.",
     "metric-not-found": "No series of the runs has this name, or none is of the rank asked for.",

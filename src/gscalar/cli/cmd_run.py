@@ -19,8 +19,10 @@ from gscalar.control.launching import resume_run, start_run
 from gscalar.control.supervisor import Outcome
 from gscalar.engines.local.engine import LocalEngine
 from gscalar.model.parsing import json_schema, load_spec, override_spec
+from gscalar.model.status import Status
 from gscalar.state.catalog import open_catalog
 from gscalar.state.catalog.resolving import resolve_run
+from gscalar.state.catalog.storing import load_state
 from gscalar.state.home import Home, locate_home, open_home
 
 _COMMAND: Final = "gscalar.command"
@@ -35,7 +37,13 @@ class _RunCommand(click.Command):
             place = args.index("--")
             ctx.meta[_COMMAND] = args[place + 1 :]
             args = args[:place]
-        return super().parse_args(ctx, args)
+        try:
+            return super().parse_args(ctx, args)
+        except click.UsageError as error:
+            if "unexpected extra argument" in error.message and _COMMAND not in ctx.meta:
+                hint = "A command goes after `--`: gscalar run [OPTIONS] -- python train.py"
+                raise click.UsageError(f"{error.message} {hint}", ctx) from None
+            raise
 
     def collect_usage_pieces(self, ctx: click.Context) -> list[str]:
         return ["[OPTIONS]", "PATH | -- COMMAND..."]
@@ -123,7 +131,16 @@ def _resume(place: Home, reference: str, overrides: tuple[str, ...], named: dict
     with open_catalog(place) as catalog:
         refresh(place, catalog)
         run_id = resolve_run(catalog, reference)
+        with catalog.read() as connection:
+            state = load_state(connection, run_id)
     changed = bool(overrides) or any(value is not None for value in named.values())
+    if state is not None and state.status == Status.COMPLETED and not changed:
+        raise UserError(
+            code="run-completed",
+            what="The run is completed, and going on with it would do nothing new.",
+            value=run_id,
+            next_step="Say what is new, such as --set config.steps=2000, or begin another run.",
+        )
     return resume_run(
         place,
         run_id,

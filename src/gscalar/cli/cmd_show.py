@@ -8,8 +8,20 @@ from typing import Any
 import click
 from rich.text import Text
 
-from gscalar.base.units import format_bytes, format_count
+from gscalar.base.units import format_bytes, format_count, format_duration
 from gscalar.cli.common import common_options, json_option, print_json
+from gscalar.cli.costs import (
+    account_rows,
+    choose_look,
+    clock_line,
+    goodput_line,
+    hardware_rows,
+    lost_rows,
+    percent,
+    step_bar,
+    step_notes,
+    step_s,
+)
 from gscalar.cli.reading import (
     fresh_catalog,
     lasted,
@@ -28,7 +40,7 @@ from gscalar.views.show import show_run
 @json_option
 @common_options
 def command(run: str, as_json: bool, home: str | None) -> None:
-    """Show one run: its values and where they came from, attempts, metrics, checkpoints, digests, notes.
+    """Show one run: where its time went, its values, attempts, metrics, checkpoints, digests, notes.
 
     RUN is an id, a unique prefix of one, or a name (the newest). Metrics are those of the lowest rank
     that logged them, without the steps that a later attempt repeated.
@@ -46,6 +58,7 @@ def print_run(run: dict[str, Any]) -> None:
     title = Text.assemble((run["name"], "bold"), "  ", run["id"], "  ", status_text(run["status"]))
     make_console().print(title)
     print_table(("", ""), [[f"  {name}", text] for name, text in facts(run)])
+    print_costs(run)
     for heading, columns, rows, right in (
         ("Values that are not the default", ("KEY", "VALUE", "FROM"), values(run), ()),
         ("Attempts", ("ATTEMPT", "OUTCOME", "WORLD", "FROM STEP", "STARTED", "TOOK"), attempts(run), ()),
@@ -60,13 +73,39 @@ def print_run(run: dict[str, Any]) -> None:
             print_table(columns, rows, right=right)
 
 
+def print_costs(run: dict[str, Any]) -> None:
+    """Print where the time went: a step, the run, and what the hardware did meanwhile."""
+    console = make_console()
+    colour = console.is_terminal and not console.no_color
+    look = choose_look(colour=colour, unicode=console.encoding.startswith("utf"))
+    if run["accounts"]:
+        title = Text("\nA step", style="bold")
+        console.print(title.append(f"  {format_duration(step_s(run['accounts']))}, mean over ranks", style="not bold"))
+        console.print(Text("  ").append_text(step_bar(run["accounts"], look)))
+        columns = ("", "ACCOUNT", "MEAN", "SHARE", "MAX OF A RANK")
+        print_table(columns, account_rows(run["accounts"], look), right=columns[2:])
+        for line in step_notes(run):
+            console.print(Text(f"  {line}"))
+    if run["goodput"]:
+        title = Text("\nGoodput", style="bold")
+        console.print(title.append(f"  {goodput_line(run['goodput'])}", style="not bold"))
+        print_table(("  LOST TO", "TIME", "SHARE"), lost_rows(run["goodput"]), right=("TIME", "SHARE"))
+    if run["hardware"]:
+        console.print(Text("\nHardware", style="bold"))
+        print_table(("  COUNTER", "MEAN", "MAX", "LAST"), hardware_rows(run["hardware"]), right=("MEAN", "MAX", "LAST"))
+
+
 def facts(run: dict[str, Any]) -> list[tuple[str, str]]:
     """Return the lines at the top."""
     of_total = f" of {run['total_steps']}" if run["total_steps"] else ""
     done = [f"{run['steps']}{of_total}"]
     if run["tokens"]:
         done.append(f"{format_count(run['tokens'])} tokens")
-    rates = [f"{format_count(rate)} {name.removesuffix('_per_s')}/s" for name, rate in run["throughput"].items()]
+    throughput = dict(run["throughput"])
+    utilization = throughput.pop("mfu")
+    rates = [f"{format_count(rate)} {name.removesuffix('_per_s')}/s" for name, rate in throughput.items()]
+    if utilization is not None:
+        rates.append(f"MFU {percent(utilization)}")
     took = lasted(run["started"], run["ended"] or run["last_seen"])
     command_line = shlex.join(run["spec"].get("command") or ())
     tags = " ".join(f"{key}={value}" for key, value in run["tags"].items())
@@ -79,9 +118,14 @@ def facts(run: dict[str, Any]) -> list[tuple[str, str]]:
         ("steps", ", ".join(done)),
         ("world", str(run["world"])),
         ("throughput", ", ".join(rates)),
+        ("clocks", clock_line(run["clocks"])),
         ("folder", run["folder"]),
         ("dropped", f"{run['dropped']} events could not be recorded" if run["dropped"] else ""),
         ("damage", damage_line(run["damage"])),
+        (
+            "no header",
+            f"{', '.join(run['headerless'])}: empty or torn, no event can be read" if run["headerless"] else "",
+        ),
         ("not finite", nonfinite_line(run["nonfinite"])),
     ]
     return [(name, text) for name, text in lines if text and text != "-"]

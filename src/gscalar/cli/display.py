@@ -11,11 +11,14 @@ import os
 import sys
 import time
 from collections.abc import Callable, Sequence
-from typing import Final, TextIO
+from typing import TYPE_CHECKING, Final, TextIO
 
 from gscalar.base.units import format_count, format_duration
 from gscalar.control.display import Notice
-from gscalar.control.progress import Progress
+from gscalar.control.progress import Progress, Shares
+
+if TYPE_CHECKING:
+    from rich.console import RenderableType
 
 _PLAIN_EVERY_S: Final = 5.0
 _LIVE_EVERY_S: Final = 0.25
@@ -52,6 +55,18 @@ def describe(progress: Progress) -> str:
     return " · ".join(parts)
 
 
+def describe_shares(shares: Shares) -> str:
+    """Return where the time of a step goes: `data 3 % · compute 71 % · exposed communication 18 % · ...`."""
+    parts = [
+        f"data {shares.data:.0%}",
+        f"compute {shares.compute:.0%}",
+        f"exposed communication {shares.exposed_communication:.0%}",
+    ]
+    if shares.slowest_rank is not None:
+        parts.append(f"slowest: rank {shares.slowest_rank}")
+    return " · ".join(parts).replace("%", " %")
+
+
 class PlainDisplay:
     """Lines for files, pipes and dumb terminals. Implements `gscalar.control.display.Display`."""
 
@@ -69,6 +84,8 @@ class PlainDisplay:
             return
         self._said_s = now_s
         line = describe(progress)
+        if progress.shares is not None:
+            line += f" · {describe_shares(progress.shares)}"
         if line != self._said:
             self._said = line
             self._say(line)
@@ -93,7 +110,7 @@ class PlainDisplay:
 
 
 class LiveDisplay:
-    """One line at the foot of a terminal. Implements `gscalar.control.display.Display`."""
+    """Two lines at the foot of a terminal. Implements `gscalar.control.display.Display`."""
 
     def __init__(self, out: TextIO, err: TextIO, clock: Callable[[], float] = time.monotonic) -> None:
         from rich.console import Console
@@ -146,18 +163,21 @@ class LiveDisplay:
             self._live = None
 
 
-def _line(progress: Progress) -> object:
-    """Return what stands at the foot: a bar where the length is known, and the figures."""
+def _line(progress: Progress) -> RenderableType:
+    """Return what stands at the foot: a bar where the length is known, the figures, and where a step's time goes."""
+    from rich.console import Group
     from rich.progress_bar import ProgressBar
     from rich.table import Table
     from rich.text import Text
 
-    figures = Text(describe(progress), no_wrap=True, overflow="ellipsis")
-    if not progress.total_steps:
-        return figures
-    grid = Table.grid(padding=(0, 1))
-    grid.add_row(ProgressBar(total=progress.total_steps, completed=progress.step, width=20), figures)
-    return grid
+    first: RenderableType = Text(describe(progress), no_wrap=True, overflow="ellipsis")
+    if progress.total_steps:
+        grid = Table.grid(padding=(0, 1))
+        grid.add_row(ProgressBar(total=progress.total_steps, completed=progress.step, width=20), first)
+        first = grid
+    if progress.shares is None:
+        return first
+    return Group(first, Text(describe_shares(progress.shares), style="dim", no_wrap=True, overflow="ellipsis"))
 
 
 def _rate(per_s: float) -> str:

@@ -10,6 +10,7 @@ from typing import Any, Final
 import click
 
 from gscalar.base.units import format_bytes, format_count, format_duration
+from gscalar.cli.costs import account_word, costliest, lost_parts, percent
 from gscalar.control.indexer import refresh
 from gscalar.control.supervisor import Outcome
 from gscalar.model.status import Exit, Status
@@ -19,6 +20,8 @@ from gscalar.views.show import show_run
 
 _WIDTH: Final = 12
 _MOST_METRICS: Final = 12
+_MOST_LOST: Final = 3
+_GOOD: Final = 0.99
 # Shown as throughput, or of interest only while training.
 _NOT_FINAL: Final = ("train/step_s", "train/tokens_per_s", "train/samples_per_s", "train/lr", "train/grad_norm")
 
@@ -52,8 +55,10 @@ def describe_run(shown: Mapping[str, Any]) -> Iterator[str]:
     if shown["steps"]:
         tokens = f", {format_count(shown['tokens'])} tokens" if shown["tokens"] else ""
         yield _row("steps", f"{shown['steps']}{tokens}")
-    if shown["throughput"]:
-        yield _row("throughput", _throughput(shown["throughput"]))
+    throughput = _throughput(shown["throughput"])
+    if throughput:
+        yield _row("throughput", throughput)
+    yield from _costs(shown)
     for place, (name, metric) in enumerate(_final_metrics(shown["metrics"])):
         yield _row("metrics" if place == 0 else "", f"{name} {_number(metric['last'])}{_best(metric)}")
     if shown["checkpoints"]:
@@ -95,7 +100,20 @@ def _duration(shown: Mapping[str, Any]) -> str:
 def _throughput(throughput: Mapping[str, float]) -> str:
     words = {"steps_per_s": "steps/s", "tokens_per_s": "tokens/s", "samples_per_s": "samples/s"}
     parts = [f"{format_count(throughput[key])} {word}" for key, word in words.items() if throughput.get(key)]
+    if throughput.get("mfu") is not None:
+        parts.append(f"MFU {percent(throughput['mfu'])}")
     return ", ".join(parts)
+
+
+def _costs(shown: Mapping[str, Any]) -> Iterator[str]:
+    """Yield what cost most: of a step, and of the run where that lost more than a little."""
+    line = costliest(shown)
+    if line:
+        yield _row("time", line)
+    goodput = shown["goodput"]
+    if goodput and goodput["ratio"] < _GOOD:
+        parts = [f"{account_word(name)} {format_duration(s)}" for name, s in lost_parts(goodput)[:_MOST_LOST]]
+        yield _row("goodput", f"{percent(goodput['ratio'])}; lost to {', '.join(parts)}")
 
 
 def _final_metrics(metrics: Mapping[str, Any]) -> list[tuple[str, Any]]:
@@ -127,6 +145,8 @@ def _warnings(shown: Mapping[str, Any]) -> Iterator[str]:
         yield f"{shown['dropped']} events could not be recorded"
     if shown["damage"]:
         yield f"the record has {shown['damage']['regions']} damaged places"
+    for file in shown["headerless"]:
+        yield f"no event can be read of {file}"
     for attempt in shown["attempts"]:
         failure = attempt.get("failure")
         if failure:

@@ -30,6 +30,7 @@ from gscalar.model import events
 from gscalar.model.sink import Sink
 from gscalar.model.spec import JobSpec
 from gscalar.model.status import Exit, FailureClass
+from gscalar.observation.sampling import sample_hardware
 from gscalar.state.files import write_atomic
 from gscalar.state.home import Home, RunFolder
 
@@ -104,9 +105,15 @@ class Attempt:
         except Retryable as error:
             return self._not_launched(error)
         try:
-            self._sink.emit(events.AttemptStarted(self._index, time.time_ns(), self._workers, gang.pids))
-            while not self._over():
-                self._turn(gang)
+            pids = gang.pids
+            self._sink.emit(events.AttemptStarted(self._index, time.time_ns(), self._workers, pids))
+            started = {rank: pid for rank, pid in enumerate(pids) if pid}
+            stop_sampling = sample_hardware(self._sink, lambda: started)
+            try:
+                while not self._over():
+                    self._turn(gang)
+            finally:
+                stop_sampling()
             self._end(gang)
         finally:
             gang.close()
@@ -164,8 +171,7 @@ class Attempt:
         lines = self._hold.feed(self._output.poll(), now_s, failing=failing)
         if lines:
             self._display.output(lines)
-        phase = self._watch.traces[0].phase
-        self._display.progress(self._watch.window.progress(self._index, self._workers, phase))
+        self._display.progress(self._watch.progress(self._index))
 
     def _over(self) -> bool:
         if len(self._exits) == self._workers or self._failed_at_s is not None:

@@ -1,8 +1,9 @@
 """Telling a hang from a long wait: which rank, if any, has stopped working.
 
-Every frame of a worker's record is a heartbeat: steps, logged values, and beats from evaluation,
-checkpoints and compilation. The clock of a rank starts at its first beat or step after `init`, and
-stops when its session ends; a script that never calls `init` has no clock and is never called hung.
+Every frame of a worker's record is a heartbeat, but for those of threads beside the training (hardware,
+clocks): steps, logged values, and beats from evaluation, checkpoints and compilation. The clock of a
+rank starts at its first beat or step after `init`, and stops when its session ends; a script that never
+calls `init` has no clock and is never called hung.
 
 One rank that stops soon stops all, because the others wait for it in a collective, so the silent
 ones are mostly victims. A hang is called when a rank was silent for `hang_after_s` and

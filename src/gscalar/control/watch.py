@@ -10,14 +10,17 @@ from dataclasses import dataclass, field
 from typing import Final
 
 from gscalar.control.heartbeats import RankBeat
-from gscalar.control.progress import StepWindow
+from gscalar.control.progress import AccountWindow, Progress, StepWindow
 from gscalar.model.events import (
     AnyEvent,
     Beat,
     CheckpointFailed,
     CheckpointSaved,
+    Clock,
+    ClockJumped,
     Failure,
     Finished,
+    Hardware,
     Header,
     Nonfinite,
     Note,
@@ -31,6 +34,8 @@ from gscalar.state.records import Frame, RecordTail
 
 Remarkable = CheckpointFailed | CheckpointSaved | Nonfinite | Note | Resumed
 _REMARKABLE: Final = (CheckpointFailed, CheckpointSaved, Nonfinite, Note, Resumed)
+# Written by threads that live on where the training hangs: no signs of life.
+_BESIDE_THE_TRAINING: Final = (Clock, ClockJumped, Hardware)
 
 
 @dataclass(slots=True)
@@ -52,6 +57,8 @@ class RankTrace:
 
     def fold(self, event: AnyEvent, arrived_s: float) -> None:
         """Take the next event of the record."""
+        if isinstance(event, _BESIDE_THE_TRAINING):
+            return
         self.arrived_s = arrived_s
         self.time_ns = getattr(event, "time_ns", self.time_ns)
         match event:
@@ -102,7 +109,8 @@ class GangWatch:
 
     def __init__(self, folder: RunFolder, attempt: int, workers: int) -> None:
         self.traces = [RankTrace(rank) for rank in range(workers)]
-        self.window = StepWindow()
+        self._window = StepWindow()
+        self._accounts = [AccountWindow() for _ in range(workers)]
         self._tails = [RecordTail(folder.worker_record(attempt, rank)) for rank in range(workers)]
 
     def poll(self, now_s: float) -> list[tuple[int, Remarkable]]:
@@ -117,11 +125,17 @@ class GangWatch:
                 if not isinstance(item, Frame):
                     continue  # damage is reported by whoever indexes the record
                 trace.fold(item.event, now_s)
-                if trace.rank == 0 and isinstance(item.event, Step):
-                    self.window.add(item.event)
+                if isinstance(item.event, Step):
+                    self._accounts[trace.rank].add(item.event)
+                    if trace.rank == 0:
+                        self._window.add(item.event)
                 if isinstance(item.event, _REMARKABLE):
                     told.append((trace.rank, item.event))
         return told
+
+    def progress(self, attempt: int) -> Progress:
+        """Return the figures of now, for people."""
+        return self._window.progress(attempt, len(self.traces), self.traces[0].phase, self._accounts)
 
     def beats(self, ranks: Sequence[int]) -> list[RankBeat]:
         """Return the last signs of life of these ranks."""

@@ -11,6 +11,7 @@ core.
 
 from __future__ import annotations
 
+import contextlib
 import threading
 import time
 from collections.abc import Callable, Mapping
@@ -30,7 +31,8 @@ FindPids = Callable[[], Mapping[int, int]]  # the workers' processes on this hos
 def sample_hardware(sink: Sink, find_pids: FindPids, every_s: float = EVERY_S) -> Callable[[], None]:
     """Sample this host in a thread of its own from now on; return how to stop it."""
     sampling = HostSampling(sink, find_pids)
-    start_thread(lambda: sampling.run(every_s), "gscalar-host")
+    with contextlib.suppress(RuntimeError):  # the system gives no more threads: go without
+        start_thread(lambda: sampling.run(every_s), "gscalar-host")
     return sampling.stop
 
 

@@ -84,12 +84,12 @@ def start_clock_sync(
     if launch.rank == 0:
         try:
             answerer = Answerer(launch, now_ns)
-        except OSError as error:
+        except (OSError, ValueError) as error:  # the others wait for the broadcast, whatever this is
             text = f"the ranks' clocks are not compared: no address to answer at ({error})"
             sink.emit(Note(time.time_ns(), "warning", "clocks-unknown", text))
             group.broadcast(_NOBODY)
             return lambda: None
-        start_thread(answerer.run, "gscalar-clock")
+        _start(answerer.run)
         group.broadcast(answerer.invitation.packed())
         return answerer.stop
     packed = group.broadcast(b"")
@@ -97,8 +97,13 @@ def start_clock_sync(
         return lambda: None
     asker = Asker(Invitation.unpacked(packed), launch, sink, now_ns)
     pause_s = max(every_s, _S_PER_RANK * launch.world)
-    start_thread(lambda: asker.run(pause_s), "gscalar-clock")
+    _start(lambda: asker.run(pause_s))
     return asker.stop
+
+
+def _start(work: Callable[[], None]) -> None:
+    with contextlib.suppress(RuntimeError):  # the system gives no more threads: go without
+        start_thread(work, "gscalar-clock")
 
 
 class Answerer:
@@ -124,8 +129,12 @@ class Answerer:
         """Answer until stopped."""
         with self._socket:
             while not self._stopped.is_set():
-                with contextlib.suppress(OSError, struct.error):  # also the time-out, to see a stop
+                try:
                     self._answer()
+                except (TimeoutError, struct.error):
+                    pass  # nobody asked for a second, or a stranger did
+                except OSError:
+                    self._stopped.wait(0.1)  # such as a network that is down: not over and over
 
     def stop(self) -> None:
         """End the thread, within a second."""
@@ -163,8 +172,8 @@ class Asker:
         while True:
             try:
                 answered = self._ask_burst()
-            except OSError:
-                answered = False  # such as a name that does not resolve just now
+            except Exception:  # noqa: BLE001 - the thread's boundary; such as a name that does not resolve just now
+                answered = False
             num_unanswered = 0 if answered else num_unanswered + 1
             if num_unanswered == _BURSTS_UNANSWERED and self._reported is None:
                 self._tell_unanswered()

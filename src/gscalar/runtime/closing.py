@@ -10,6 +10,7 @@ from collections.abc import Callable, Mapping
 from gscalar.model.events import AttemptEnded, Failure, Finished, RunEnded
 from gscalar.model.status import FailureClass, Status
 from gscalar.runtime.opening import Opened
+from gscalar.runtime.own_frames import shown_traceback
 from gscalar.runtime.state import RunState
 
 _OUT_OF_MEMORY = ("OutOfMemoryError", "MemoryError", "ResourceExhaustedError")
@@ -43,9 +44,10 @@ class RunEnd:
         if isinstance(error, KeyboardInterrupt):
             self._end(Status.INTERRUPTED, "stopped", None)
             return
-        kind = type(error).__name__
+        kind_of = type(error)
+        kind = kind_of.__name__
         failure_class = FailureClass.OUT_OF_MEMORY if kind in _OUT_OF_MEMORY else FailureClass.USER_ERROR
-        text = "".join(traceback.format_exception(error))
+        text = "".join(traceback.format_exception(kind_of, error, shown_traceback(error, error.__traceback__)))
         failure = Failure(
             time.time_ns(),
             self._rank,

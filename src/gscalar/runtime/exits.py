@@ -19,6 +19,8 @@ from collections.abc import Callable
 from types import FrameType, TracebackType
 from typing import Final
 
+from gscalar.runtime.own_frames import shown_traceback
+
 ExceptHook = Callable[[type[BaseException], BaseException, TracebackType | None], object]
 
 # torchrun passes on the Ctrl-C that the terminal has sent to all its children already.
@@ -91,7 +93,7 @@ class ExitWatch:
     def _excepthook(self, kind: type[BaseException], error: BaseException, trace: TracebackType | None) -> None:
         if self._installed:
             self._on_failure(error)
-        self._previous_hook(kind, error, trace)
+        self._previous_hook(kind, error, shown_traceback(error, trace))
 
     def _exit(self, code: object = None, /) -> None:
         self.note_exit(code)

@@ -63,7 +63,12 @@ class _Training:
 
 
 class Run:
-    """One training, seen from one worker. Made by `gscalar.init`."""
+    """One training, seen from one worker. Made by `gscalar.init`.
+
+    Its attributes: `id`, `name` and `project` of the run; `rank` of this worker in a `world` of so many;
+    `seed`; `config`, the script's values with the job's in their place; `state` (a `RunState`): the counters `step`,
+    `tokens`, `samples` and `epoch`, and a mapping for what else a resumed run needs.
+    """
 
     def __init__(self, opened: Opened, config: Any, compose: Compose) -> None:
         self.id = opened.run_id

@@ -8,11 +8,12 @@ from __future__ import annotations
 
 import json
 import os
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, Final
 
 from gscalar.model import events
+from gscalar.model.accounts import pack_accounts
 from gscalar.model.events import RECORD_VERSION, Event, Header
 from gscalar.state.files import write_atomic
 from gscalar.state.home import Home, RunFolder
@@ -127,15 +128,28 @@ class RunBuilder:
 
     # ---- what workers do
 
-    def train(self, num_steps: int, *, first_loss: float = 4.0, tokens: float = 1024.0) -> RunBuilder:
-        """Do steps of 50 ms on every rank; the loss of step n on rank r is `first_loss / n + r`."""
+    def train(
+        self,
+        num_steps: int,
+        *,
+        first_loss: float = 4.0,
+        tokens: float = 1024.0,
+        accounts: Sequence[Mapping[str, float]] = (),
+    ) -> RunBuilder:
+        """Do steps on every rank; the loss of step n on rank r is `first_loss / n + r`.
+
+        A step takes what `accounts` of its rank sum to (of the last one given, for further ranks), or 50 ms.
+        """
+        given = [accounts[min(rank, len(accounts) - 1)] if accounts else {} for rank in range(len(self.workers))]
+        durations_s = [sum(each.values()) if each else 0.05 for each in given]
         for _ in range(num_steps):
             self.step += 1
-            now_ns = self.clock.advance(0.05)
+            now_ns = self.clock.advance(max(durations_s))
             self._tokens.append(self._tokens[-1] + tokens)
             for rank, worker in enumerate(self.workers):
                 loss = first_loss / self.step + rank
-                worker.emit(events.Step(self.step, now_ns, 0.05, 8.0, tokens, 0.001, loss, 0, 100))
+                packed = pack_accounts(dict(given[rank])) if given[rank] else b""
+                worker.emit(events.Step(self.step, now_ns, durations_s[rank], 8.0, tokens, 0.001, loss, 0, 100, packed))
         return self
 
     def log(self, values: Mapping[str, float], *, rank: int = 0) -> RunBuilder:
@@ -172,6 +186,21 @@ class RunBuilder:
         for worker in self.workers if rank is None else [self.workers[rank]]:
             worker.emit(event)
         return self
+
+    def tell_owner(self, event: Event) -> RunBuilder:
+        """Write any event where the attempt's beginning was told: the supervisor's file, or the lone worker's."""
+        self._owner().emit(event)
+        return self
+
+    def sample(self, values: Mapping[str, float], *, of: int = -1) -> RunBuilder:
+        """Sample the hardware of the host or of one rank, a second after what came before."""
+        self._owner().sample(self.clock.advance(1.0), of, values)
+        return self
+
+    def jump(self, by_s: float) -> RunBuilder:
+        """Set the wall clock, and tell so."""
+        self.clock.advance(by_s)
+        return self.tell_owner(events.ClockJumped(self.clock(), by_s))
 
     def edit(self, edit_id: str, **changes: Any) -> RunBuilder:
         """Change the run as a person does, in a file of its own."""

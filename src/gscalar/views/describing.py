@@ -43,13 +43,19 @@ def describe_run(home: Home, run: RunSummary) -> dict[str, Any]:
         "started": iso_time(run.started_ns),
         "ended": iso_time(run.ended_ns),
         "last_seen": iso_time(run.last_seen_ns),
-        "throughput": run.throughput,
+        "throughput": {"mfu": None} | run.throughput,
+        "accounts": run.measured.get("accounts"),
+        "slowest": run.measured.get("slowest"),
+        "goodput": run.measured.get("goodput"),
+        "hardware": run.measured.get("hardware"),
+        "clocks": _clocks(run.measured.get("clocks") or {}),
         "facts": run.facts,
         "failures": [_failure(each) for each in run.failures],
         "notes": [_note(each) for each in run.notes],
         "nonfinite": run.nonfinite or None,
         "dropped": run.num_dropped,
         "damage": run.damage or None,
+        "headerless": run.measured.get("headerless") or [],
         "folder": str(folder.path),
     }
 
@@ -66,6 +72,13 @@ def iso_time(time_ns: int | None) -> str | None:
 def whole(number: float) -> int | float:
     """Return a count as an integer; tokens and samples are weights and may be fractions."""
     return int(number) if number.is_integer() else number
+
+
+def _clocks(told: dict[str, dict[str, Any]]) -> dict[str, dict[str, Any]]:
+    return {
+        rank: {"offset_s": each["offset_s"], "drift": each["drift"], "bound_s": each["bound_s"]}
+        for rank, each in told.items()
+    }
 
 
 def _attempt(row: AttemptRow) -> dict[str, Any]:

@@ -23,7 +23,8 @@ import psutil
 
 from gscalar.base.errors import ScalarError
 from gscalar.base.units import format_bytes, format_duration
-from gscalar.observation.environment import installed_packages, read_limits
+from gscalar.observation.containers import read_limits
+from gscalar.observation.environment import installed_packages
 from gscalar.observation.gpus import list_gpus
 from gscalar.state.catalog import open_catalog, storing
 from gscalar.state.home import Home

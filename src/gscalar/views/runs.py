@@ -18,7 +18,7 @@ def list_runs(
     limit: int | None = None,
     project: str | None = None,
 ) -> list[dict[str, Any]]:
-    """Return the runs that fit, as `show_run` gives them but for `spec` and `environment`.
+    """Return the runs that fit, as `show_run` gives them but for `spec`, `environment` and `exposed_split`.
 
     `search` holds terms as `gscalar.state.catalog.searching` describes them; all must hold.
 

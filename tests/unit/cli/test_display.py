@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import dataclasses
 import io
 
 import pytest
 
-from gscalar.cli.display import LiveDisplay, PlainDisplay, describe, open_display
+from gscalar.cli.display import LiveDisplay, PlainDisplay, describe, describe_shares, open_display
 from gscalar.control.display import Display, Notice
-from gscalar.control.progress import Progress
+from gscalar.control.progress import Progress, Shares
 
 
 class Clock:
@@ -59,6 +60,39 @@ LINES = {
 def test_the_line(sentence: str) -> None:
     given, want = LINES[sentence]
     assert describe(given) == want
+
+
+SHARES = Shares(data=0.031, compute=0.705, exposed_communication=0.184)
+LED = Shares(data=0.0, compute=0.5, exposed_communication=0.5, slowest_rank=12)
+SHARE_LINES = {
+    "where a step goes": (SHARES, "data 3 % · compute 70 % · exposed communication 18 %"),
+    "and who is waited for": (LED, "data 0 % · compute 50 % · exposed communication 50 % · slowest: rank 12"),
+}
+
+
+@pytest.mark.parametrize("sentence", SHARE_LINES)
+def test_the_line_of_shares_fits_a_narrow_terminal(sentence: str) -> None:
+    given, want = SHARE_LINES[sentence]
+    assert describe_shares(given) == want
+    assert len(want) <= 80
+
+
+def test_shares_are_on_the_same_line_elsewhere(clock: Clock) -> None:
+    err = io.StringIO()
+    display = PlainDisplay(io.StringIO(), err, clock)
+    clock.now_s += 10
+    display.progress(dataclasses.replace(progress(3), shares=SHARES))
+    assert err.getvalue().endswith("lr 3.00e-03 · data 3 % · compute 70 % · exposed communication 18 %\n")
+
+
+def test_shares_have_a_line_of_their_own_on_a_terminal(clock: Clock) -> None:
+    err = Terminal()
+    display = LiveDisplay(Terminal(), err, clock)
+    display.progress(dataclasses.replace(progress(7, total_steps=9), shares=LED))
+    display.close()
+    lines = [line for line in err.getvalue().splitlines() if "slowest: rank 12" in line]
+    assert lines
+    assert "step 7/9" not in lines[0]
 
 
 @pytest.fixture

@@ -26,13 +26,31 @@ def shown(**more: Any) -> dict[str, Any]:
         "checkpoints": [],
         "started": "2026-01-02T03:04:05.000000Z",
         "ended": "2026-01-02T03:05:25.000000Z",
-        "throughput": {},
+        "throughput": {"mfu": None},
+        "accounts": None,
+        "exposed_split": None,
+        "slowest": None,
+        "goodput": None,
+        "headerless": [],
         "notes": [],
         "nonfinite": None,
         "dropped": 0,
         "damage": None,
         "folder": "/home/runs/abc",
     } | more
+
+
+def accounts(**means: float) -> dict[str, dict[str, float]]:
+    return {name: {"mean": seconds, "max": seconds} for name, seconds in means.items()}
+
+
+def goodput(ratio: float, **lost: float) -> dict[str, Any]:
+    total_s = sum(lost.values()) / (1 - ratio)
+    return {"productive_s": ratio * total_s, "total_s": total_s, "ratio": ratio, "lost": lost}
+
+
+STEP = accounts(compute=0.071, exposed_communication=0.018, data_wait=0.011)
+SLOWEST = {"rank": 1, "busy_s": 0.08, "median_s": 0.06}
 
 
 def metric(last: float, count: int = 1) -> dict[str, Any]:
@@ -46,6 +64,43 @@ LINES = {
     "throughput": (
         {"throughput": {"steps_per_s": 7.8125, "tokens_per_s": 32000.0}},
         "  throughput   7.81 steps/s, 32.0 k tokens/s",
+    ),
+    "what cost most in a step, and what is next": (
+        {"accounts": accounts(compute=0.071, data_wait=0.018, optimizer=0.011)},
+        "  time         most of a step: compute 71 %, 71.0 ms; next: data wait 18 %",
+    ),
+    "communication that waits for a rank": (
+        {"accounts": STEP, "slowest": SLOWEST},
+        "  time         most of a step: compute 71 %, 71.0 ms; next: exposed communication 18 % (waiting for rank 1)",
+    ),
+    "communication that waits for now this rank, now that": (
+        {"accounts": STEP, "exposed_split": {"wait": 0.01, "transfer": 0.008}},
+        "  time         most of a step: compute 71 %, 71.0 ms; next: exposed communication 18 % "
+        "(waiting for the last rank)",
+    ),
+    "communication that moves bytes, whoever is slowest": (
+        {"accounts": STEP, "slowest": SLOWEST, "exposed_split": {"wait": 0.004, "transfer": 0.014}},
+        "  time         most of a step: compute 71 %, 71.0 ms; next: exposed communication 18 % (moving bytes)",
+    ),
+    "communication that is most of a step": (
+        {"accounts": accounts(exposed_communication=0.9, compute=0.1), "slowest": SLOWEST},
+        "  time         most of a step: exposed communication 90 % (waiting for rank 1), 900 ms; next: compute 10 %",
+    ),
+    "a step of nothing but compute": (
+        {"accounts": accounts(compute=0.1, gc=0.0)},
+        "  time         most of a step: compute 100 %, 100 ms",
+    ),
+    "a goodput that has lost more than a little, to what": (
+        {"goodput": goodput(0.9, recovery=6.0, start=3.0, hang=0.0, other=1.0, data=0.5, checkpoint=0.25)},
+        "  goodput      90.0 %; lost to recovery 6.00 s, start 3.00 s, other 1.00 s",
+    ),
+    "utilization": (
+        {"throughput": {"steps_per_s": 7.8125, "mfu": 0.413}},
+        "  throughput   7.81 steps/s, MFU 41.3 %",
+    ),
+    "a record without an event": (
+        {"headerless": ["a000-r00001.rec"]},
+        "  warnings     no event can be read of a000-r00001.rec",
     ),
     "the last value of a metric, with its extremes": (
         {"metrics": {"val/bits_per_byte": metric(2.7182818, 4)}},
@@ -79,6 +134,11 @@ def test_the_summary_says(sentence: str) -> None:
 def test_a_run_without_training_has_no_empty_lines() -> None:
     lines = list(describe_run(shown(steps=0, tokens=0)))
     assert [line.split()[0] for line in lines if line] == ["run", "workers", "record"]
+
+
+def test_a_good_goodput_is_no_line() -> None:
+    lines = list(describe_run(shown(goodput=goodput(0.995, start=1.0))))
+    assert not [line for line in lines if "goodput" in line]
 
 
 def test_notes_that_are_no_warnings_are_left_out() -> None:

@@ -3,7 +3,9 @@ from __future__ import annotations
 import json
 import os
 import shutil
+import sqlite3
 from collections.abc import Iterator, Mapping
+from contextlib import closing
 from pathlib import Path
 from typing import Any
 
@@ -11,11 +13,14 @@ import pytest
 
 from gscalar.base.errors import EnvironmentProblem
 from gscalar.control import indexer
+from gscalar.control.deleting import delete_run
 from gscalar.control.indexer import Indexer, rebuild, refresh
 from gscalar.control.indexing.run_index import RunIndex
-from gscalar.state.catalog import Catalog, open_catalog, storing
+from gscalar.control.indexing.series_index import SeriesIndex, refresh_series
+from gscalar.state.catalog import Catalog, migrating, open_catalog, sqlite, storing
 from gscalar.state.catalog.rows import RunSummary
 from gscalar.state.home import Home
+from gscalar.state.series import open_series
 from gscalar.testing.builders import DEFAULT_RUN_ID, RunBuilder, write_run
 from gscalar.testing.catalog_damage import damage_table
 
@@ -325,10 +330,59 @@ class Clock:
         return self.now_s
 
 
+def free() -> float:
+    return 0.0
+
+
+def test_a_tick_that_takes_much_of_a_core_is_followed_by_a_longer_pause(place: Home, catalog: Catalog) -> None:
+    # 20 ms of CPU: at 1/150 of a core that is 3 s. A tick of 1 s would ask for 150 s, and gets 5 s.
+    for cpu_s, want in ((0.02, [1, 1, 3]), (1.0, [1, 1, 1, 4])):
+        run_id, clock, spent = f"run{cpu_s}", Clock(), iter([0.0, cpu_s] * 9)
+        run = RunBuilder(place, run_id).launch()
+        keeper = Indexer(place, run_id, is_alive=alive, clock=clock, cpu_clock=lambda spent=spent: next(spent))
+        got = []
+        for now_s in (0.0, 2.9, 3.1, 5.1)[: len(want)]:
+            clock.now_s = now_s
+            run.train(1)
+            keeper.tick()
+            got.append(load(catalog)[run_id].steps)
+        keeper.close()
+        run.abandon()
+        assert got == want
+
+
+def test_the_series_are_kept_too_and_their_trouble_is_told(place: Home, monkeypatch: pytest.MonkeyPatch) -> None:
+    run = RunBuilder(place).launch().train(3)
+    with closing(Indexer(place, run.run_id, is_alive=alive)) as keeper:
+        keeper.tick()
+        with open_series(place, run.run_id) as reader:
+            assert reader.points("metric", "train/loss", 0).steps.tolist() == [1, 2, 3]
+    monkeypatch.setattr(SeriesIndex, "catch_up", fails_with(EnvironmentProblem(code="disk-full", what="It is full.")))
+    with closing(Indexer(place, run.run_id, is_alive=alive)) as keeper:
+        keeper.tick()
+        assert keeper.problem == "It is full."
+    run.abandon()
+
+
+def test_series_go_with_their_run_and_with_a_rebuild(place: Home, catalog: Catalog) -> None:
+    for run_id in ("one", "two", "three"):
+        write_run(place, run_id)
+        refresh_series(place, run_id)
+    refresh(place, catalog)
+    delete_run(place, catalog, "one")
+    shutil.rmtree(place.run("two").path)
+    refresh(place, catalog)
+    assert [path.name for path in sorted(place.series("x").parent.glob("*.db"))] == ["three.db"]
+    rebuild(place)
+    assert list(place.series("x").parent.glob("*.db*")) == []
+    refresh_series(place, "one")
+    assert list(place.series("x").parent.glob("*.db*")) == [], "a run that is gone got a store"
+
+
 def test_a_tick_looks_at_most_once_a_second(place: Home, catalog: Catalog) -> None:
     clock = Clock()
     run = RunBuilder(place).launch()
-    keeper = Indexer(place, run.run_id, is_alive=alive, clock=clock)
+    keeper = Indexer(place, run.run_id, is_alive=alive, clock=clock, cpu_clock=free)
     steps = []
     for now_s in (0.0, 0.4, 0.9, 1.0, 1.5):
         clock.now_s = now_s
@@ -346,7 +400,7 @@ def test_a_tick_never_raises_and_says_what_is_wrong(
 ) -> None:
     clock = Clock()
     run = RunBuilder(place).launch().train(1)
-    keeper = Indexer(place, run.run_id, is_alive=alive, clock=clock)
+    keeper = Indexer(place, run.run_id, is_alive=alive, clock=clock, cpu_clock=free)
     problem = EnvironmentProblem(code="disk-full", what="The disk is full.")
     monkeypatch.setattr(indexer, "open_catalog", fails_with(problem))
     keeper.tick()
@@ -370,7 +424,7 @@ def fails_with(error: Exception) -> Any:
 def test_an_index_that_was_deleted_is_made_anew(place: Home) -> None:
     clock = Clock()
     run = RunBuilder(place).launch().train(1)
-    keeper = Indexer(place, run.run_id, is_alive=alive, clock=clock)
+    keeper = Indexer(place, run.run_id, is_alive=alive, clock=clock, cpu_clock=free)
     keeper.tick()
     for path in place.path.glob("index.db*"):
         path.unlink()
@@ -381,3 +435,33 @@ def test_an_index_that_was_deleted_is_made_anew(place: Home) -> None:
         got = load(catalog)
     run.abandon()
     assert got[run.run_id].steps == 1
+
+
+def test_a_catalog_of_an_older_version_is_read_anew_from_the_records(place: Home) -> None:
+    accounts = [{"compute": 0.1}]
+    run = RunBuilder(place).launch().train(3, accounts=accounts).finish().end()
+    place.index.parent.mkdir(parents=True, exist_ok=True)
+    engine = sqlite.create_engine(place.index, busy_timeout_s=1)
+    migrating.migrate(engine, "0001")
+    engine.dispose()
+    old = sqlite3.connect(place.index)
+    # As revision 0001 left an ended run: read to its end, with nothing of what is measured since.
+    folder = run.folder.records
+    old.execute(
+        "INSERT INTO runs (id, project, name, status, created_ns, steps, total_steps, tokens, samples, world, spec,"
+        " origins, environment, facts, digests, throughput, nonfinite, num_dropped, damage, settled_mtime_ns)"
+        " VALUES (?, 'demo', 'tiny', 'completed', 1, 3, 0, 0, 0, 1, '{}', '{}', '{}', '{}', '{}', '{}', '{}', 0, '{}',"
+        " ?)",
+        (run.run_id, folder.stat().st_mtime_ns),
+    )
+    for path in folder.iterdir():
+        status = path.stat()
+        row = (run.run_id, path.name, status.st_size, status.st_size, status.st_mtime_ns)
+        old.execute("INSERT INTO record_files VALUES (?, ?, 0, 0, 'worker', ?, ?, ?, x'00', 1, 0, 0, 0, 1, 1)", row)
+    old.commit()
+    old.close()
+    with open_catalog(place) as catalog:
+        refresh(place, catalog)
+        found = load(catalog)[run.run_id]
+    assert found.measured["accounts"]["compute"]["mean"] == pytest.approx(0.1)
+    assert found.metrics["train/loss"].count == 3

@@ -25,7 +25,24 @@ from gscalar.testing.builders import RunBuilder
 LOOKS = {"settled_mtime_ns", "mtime_ns", "size"}
 
 ACTIONS = st.sampled_from(
-    ["train", "train", "log", "nan", "checkpoint", "resume", "anew", "fail", "note", "edit", "prune", "stop", "damage"]
+    [
+        "train",
+        "train",
+        "log",
+        "nan",
+        "checkpoint",
+        "resume",
+        "anew",
+        "fail",
+        "note",
+        "edit",
+        "prune",
+        "stop",
+        "damage",
+        "accounts",
+        "hardware",
+        "clock",
+    ]
 )
 LOOK = st.sampled_from(["refresh", "kept", "other", "nothing", "nothing"])
 
@@ -66,6 +83,12 @@ def act(run: RunBuilder, action: str, number: int) -> None:
         run.tell(events.CheckpointRemoved(run.clock.advance(0.1), run.step, path, "pruned"), rank=0)
     elif action == "stop":
         run.finish().end("interrupted").launch(2, from_step=run.step)
+    elif action == "accounts":
+        run.train(3, accounts=[{"compute": 0.1 * number, "data_wait": 0.01}, {"compute": 0.3, "gc": 1e-7}])
+    elif action == "hardware":
+        run.sample({"host/cpu_cores": 0.1 * number, "host/memory_bytes": float(number)}).sample({"x": 0.1}, of=0)
+    elif action == "clock":
+        run.tell(events.Clock(run.clock(), 0.1 * number, 0.0, 0.001, 5)).jump(0.1 * number - 0.3)
     elif action == "damage":
         damage(run)
 

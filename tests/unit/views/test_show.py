@@ -20,13 +20,22 @@ from gscalar.views.show import run_status, show_run
 GOLDEN = Path(__file__).parents[2] / "golden" / "show.json"
 
 
+# Binary fractions, so that the sums in the golden file are exact.
+STEPS = (
+    {"compute": 0.03125, "exposed_communication": 0.015625, "data_wait": 0.015625},
+    {"compute": 0.046875, "exposed_communication": 0.0078125, "data_wait": 0.0078125},
+)
+
+
 def build(home: Home) -> RunBuilder:
     """A run with everything that can happen: a failure, a resumed attempt, NaN, edits, notes."""
     run = RunBuilder(home, origins={"plan.accumulate": "flag"})
     run.launch(2).train(4).checkpoint().train(2).log({"val/loss": 9.0})
     run.tell(events.Nonfinite(run.clock.advance(0.1), 6, 1, "gradient", "head.weight"), rank=1)
     run.fail("ValueError", "bad batch", rank=1).end_attempt("failed", {"rank": 1, "kind": "ValueError"})
-    run.launch(2, from_step=4).train(4).log({"val/loss": float("nan"), "val/accuracy": 0.5})
+    run.launch(2, from_step=4).train(4, accounts=STEPS).log({"val/loss": float("nan"), "val/accuracy": 0.5})
+    run.tell(events.Clock(run.clock.advance(0.1), -0.25, 1e-6, 0.0005, 20), rank=1)
+    run.sample({"host/cpu_cores": 1.5, "host/memory_bytes": 4e9}).sample({"worker/cpu_cores": 0.75}, of=1)
     run.tell(events.Note(run.clock.advance(0.1), "warning", "slow-disk", "The disk is slow."))
     run.tell(events.Dropped(run.clock.advance(0.1), 2, "disk full"), rank=0)
     run.checkpoint().finish().end().edit("e1", tags={"stage": "final"})
@@ -46,22 +55,48 @@ def test_the_form_is_the_golden_one(home: Path) -> None:
 
 
 STABLE = {
-    "": "id name project status spec plan seed tags steps tokens attempts metrics digests checkpoints environment",
+    "": "accounts exposed_split slowest goodput hardware clocks headerless throughput "
+    "id name project status spec plan seed tags steps tokens attempts metrics digests checkpoints environment",
     "attempts": "index started ended outcome failure world from_step",
     "metrics": "last min max count",
     "digests": "weights data spec",
     "checkpoints": "step path bytes sha256",
+    "accounts": "mean max",
+    "goodput": "productive_s total_s ratio lost",
+    "hardware": "host workers",
+    "throughput": "steps_per_s samples_per_s tokens_per_s mfu",
+    "clocks": "offset_s drift bound_s",
+    "slowest": "rank busy_s median_s",
 }
+# Where the keys of interest are those of each item, the name of one.
+ITEMS = {"metrics": "val/loss", "accounts": "compute", "clocks": "1"}
 
 
 @pytest.mark.parametrize("part", STABLE)
 def test_the_stable_keys_are_in_the_golden_file(part: str) -> None:
     golden = json.loads(GOLDEN.read_text())
     value = golden[part] if part else golden
-    one = value[0] if isinstance(value, list) else value["val/loss"] if part == "metrics" else value
+    one = value[0] if isinstance(value, list) else value[ITEMS[part]] if part in ITEMS else value
     assert set(STABLE[part].split()) <= set(one)
-    if part in ("attempts", "metrics", "checkpoints"):
+    if part not in ("", "digests"):
         assert set(STABLE[part].split()) == set(one)
+
+
+def test_every_second_of_the_golden_run_is_in_one_part() -> None:
+    goodput = json.loads(GOLDEN.read_text())["goodput"]
+    lost = "start data checkpoint lost_progress recovery hang other"
+    assert set(goodput["lost"]) == set(lost.split())
+    assert goodput["productive_s"] + sum(goodput["lost"].values()) == pytest.approx(goodput["total_s"])
+    assert goodput["lost"]["lost_progress"] == pytest.approx(0.1)  # two steps of 50 ms that were done again
+
+
+def test_what_nobody_has_measured_is_null_and_not_nothing(home: Path) -> None:
+    place = Home(home)
+    got = show(place, RunBuilder(place).launch(2).train(3).end().run_id)
+    assert [got[key] for key in ("accounts", "exposed_split", "slowest", "hardware")] == [None] * 4
+    assert got["throughput"]["mfu"] is None
+    assert (got["goodput"]["lost"]["data"], got["goodput"]["lost"]["checkpoint"]) == (None, None)
+    assert got["headerless"] == []
 
 
 def test_digests_have_their_keys_before_anything_is_known(home: Path) -> None:

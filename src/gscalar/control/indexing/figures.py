@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Mapping
 from typing import Any
 
 from gscalar.control.indexing.readings import FileReading, Readings, Workers
 from gscalar.model import events
+from gscalar.model.flops import mfu
 from gscalar.state.catalog.rows import CheckpointRow, MetricSummary, NoteRow
 
 
@@ -30,8 +32,11 @@ def consumed(workers: Workers, finished: events.Finished | None) -> tuple[float,
     return math.fsum(each.tokens for each in told), math.fsum(each.samples for each in told)
 
 
-def throughput(newest: FileReading | None) -> dict[str, float]:
-    """Return the rates over the newest attempt's steps but the first, which warms up."""
+def throughput(newest: FileReading | None, spec: Mapping[str, Any]) -> dict[str, float]:
+    """Return the rates over the newest attempt's steps but the first, which warms up.
+
+    With `mfu`, the model FLOPs utilization over all workers, where the spec says what it takes.
+    """
     if newest is None or newest.timed_s <= 0:
         return {}
     found = {"steps_per_s": newest.num_timed / newest.timed_s}
@@ -39,7 +44,8 @@ def throughput(newest: FileReading | None) -> dict[str, float]:
         found["samples_per_s"] = newest.timed_samples / newest.timed_s
     if newest.timed_tokens > 0:
         found["tokens_per_s"] = newest.timed_tokens / newest.timed_s
-    return found
+    utilization = mfu(spec.get("flops"), found, newest.header.world)
+    return found if utilization is None else found | {"mfu": utilization}
 
 
 def metrics(workers: Workers) -> dict[str, MetricSummary]:
@@ -108,6 +114,11 @@ def damage(readings: Readings) -> dict[str, Any]:
         "nameless_points": sum(each.num_unnamed for each in damaged.values()),
         "files": sorted(damaged),
     }
+
+
+def headerless(readings: Readings) -> list[str]:
+    """Return the workers' files in which no event can be read: empty, or torn in their first one."""
+    return sorted(file for file, each in readings.items() if each.is_worker and not each.num_events)
 
 
 def notes(readings: Readings) -> tuple[NoteRow, ...]:

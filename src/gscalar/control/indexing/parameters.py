@@ -11,9 +11,9 @@ from gscalar.base.canonical import digest
 from gscalar.model import events
 from gscalar.state.catalog.rows import ParamRow
 
-# These name a run and do not change what it computes, so `digests.spec` leaves them out. `env` stays in:
+# These name or measure a run and do not change what it computes, so `digests.spec` leaves them out. `env` stays in:
 # a variable such as OMP_NUM_THREADS can change the sums.
-LABELS: Final = ("name", "project", "tags")
+LABELS: Final = ("name", "project", "tags", "flops")
 
 
 def flatten_spec(spec: Mapping[str, Any], origins: Mapping[str, str]) -> Iterator[ParamRow]:

@@ -8,6 +8,7 @@ are read, and how often, changes nothing: reading piece by piece gives what read
 
 from __future__ import annotations
 
+import math
 import re
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any, Final, cast
@@ -15,6 +16,7 @@ from typing import Any, Final, cast
 import msgspec
 
 from gscalar.control.indexing.columns import Columns
+from gscalar.control.indexing.sums import Usage, add_accounts, add_usage
 from gscalar.model import events
 from gscalar.model.events import Event
 from gscalar.state.catalog.rows import MetricSummary
@@ -27,6 +29,18 @@ _NAME: Final = re.compile(
 # What a run may repeat for ever is kept up to a number; the record has them all.
 _MAX_NOTES: Final = 200
 _MAX_FAILURES: Final = 50
+_MAX_JUMPS: Final = 100
+# Written by threads that live on where the training hangs, or by whoever closes a file: no signs of life.
+_BESIDE_THE_TRAINING: Final = frozenset((events.Hardware, events.Clock, events.ClockJumped, events.Seal))
+
+
+class Jump(msgspec.Struct, array_like=True):
+    """One `ClockJumped`, with where in the file it stands."""
+
+    attempt: int
+    after_end: bool  # the attempt had ended
+    time_ns: int
+    by_s: float
 
 
 class FileReading(msgspec.Struct, omit_defaults=True, kw_only=True):
@@ -44,6 +58,7 @@ class FileReading(msgspec.Struct, omit_defaults=True, kw_only=True):
     num_seals: int = 0
     closed: bool = False
     last_time_ns: int = 0
+    alive_ns: int = 0  # the last time that the training itself gave a sign
     top_step: int = -1  # the highest step named in the file, superseded or not
     stepped: bool = False  # there is a Step, superseded or not
     last_step: int = 0
@@ -55,6 +70,17 @@ class FileReading(msgspec.Struct, omit_defaults=True, kw_only=True):
     timed_s: float = 0.0
     timed_tokens: float = 0.0
     timed_samples: float = 0.0
+    # Sums over those of them that carry accounts, in the order of `gscalar.model.accounts`.
+    num_accounted: int = 0
+    accounts_s: list[float] = []
+    # What the first step was, where it counts; and what steps took that do not.
+    first_step_ns: int | None = None  # its begin, superseded or not
+    first_s: float = 0.0
+    first_accounts: bytes = b""
+    superseded_s: float = 0.0
+    hardware: dict[int, dict[str, Usage]] = {}  # by rank (-1: the host) and name
+    clock: events.Clock | None = None
+    jumps: list[Jump] = []
     job: events.WorkerStarted | None = None
     facts: dict[str, Any] = {}
     launches: list[events.AttemptStarted] = []
@@ -144,6 +170,7 @@ def unpack(content: bytes) -> FileReading:
 def fold(reading: FileReading, items: Iterable[Frame | Damage]) -> None:
     """Take the next items of the file, in order."""
     columns = Columns()
+    accounts: list[bytes] = []
     for item in items:
         if isinstance(item, Damage):
             reading.num_damaged += 1
@@ -155,14 +182,19 @@ def fold(reading: FileReading, items: Iterable[Frame | Damage]) -> None:
         reading.closed = False
         if kind is not events.Names:
             reading.last_time_ns = event.time_ns  # type: ignore[union-attr]  # all others have one
+            if kind not in _BESIDE_THE_TRAINING:
+                reading.alive_ns = reading.last_time_ns
         # Nearly all events are one of these two.
         if kind is events.Points:
             _take_points(reading, cast("events.Points", event), columns)
         elif kind is events.Step:
-            _take_step(reading, cast("events.Step", event), columns)
+            _take_step(reading, cast("events.Step", event), columns, accounts)
         elif kind in _HANDLERS:
             _HANDLERS[kind](reading, event)
     columns.fold_into(reading.metrics)
+    if accounts:
+        reading.num_accounted += len(accounts)
+        reading.accounts_s = add_accounts(reading.accounts_s, accounts)
 
 
 def _take_points(reading: FileReading, event: events.Points, columns: Columns) -> None:
@@ -178,12 +210,16 @@ def _take_points(reading: FileReading, event: events.Points, columns: Columns) -
     columns.add_points(names, step, event.values)
 
 
-def _take_step(reading: FileReading, event: events.Step, columns: Columns) -> None:
+def _take_step(reading: FileReading, event: events.Step, columns: Columns, accounts: list[bytes]) -> None:
     step = event.step
     if step > reading.top_step:
         reading.top_step = step
     first, reading.stepped = not reading.stepped, True
+    if first:
+        begin_s = event.duration_s if math.isfinite(event.duration_s) else 0.0
+        reading.first_step_ns = event.time_ns - round(begin_s * 1e9)
     if step > reading.cut:
+        reading.superseded_s += event.duration_s
         return
     if step > reading.last_step:
         reading.last_step = step
@@ -191,11 +227,16 @@ def _take_step(reading: FileReading, event: events.Step, columns: Columns) -> No
         reading.total_steps = event.total_steps
     reading.tokens += event.tokens
     reading.samples += event.samples
-    if not first:
+    if first:
+        reading.first_s = event.duration_s
+        reading.first_accounts = event.accounts
+    else:
         reading.num_timed += 1
         reading.timed_s += event.duration_s
         reading.timed_tokens += event.tokens
         reading.timed_samples += event.samples
+        if event.accounts:
+            accounts.append(event.accounts)
     columns.add_step(event)
 
 
@@ -283,12 +324,32 @@ def _edited(reading: FileReading, event: events.Edited) -> None:
     reading.edits.append(event)
 
 
+def _hardware(reading: FileReading, event: events.Hardware) -> None:
+    names = reading.names.get(event.names_id)
+    if names is None or len(event.values) != 8 * len(names):
+        reading.num_unnamed += 1
+        return
+    add_usage(reading.hardware.setdefault(event.rank, {}), names, event.values)
+
+
+def _clock(reading: FileReading, event: events.Clock) -> None:
+    reading.clock = event
+
+
+def _clock_jumped(reading: FileReading, event: events.ClockJumped) -> None:
+    ended = bool(reading.endings) and reading.endings[-1].attempt == reading.attempt
+    if len(reading.jumps) < _MAX_JUMPS:
+        reading.jumps.append(Jump(reading.attempt, ended, event.time_ns, event.by_s))
+    else:  # a clock that is set all the time: only the sum is right
+        reading.jumps[-1].by_s += event.by_s
+
+
 def _seal(reading: FileReading, event: events.Seal) -> None:
     reading.num_seals += 1
     reading.closed = event.reason == "close"
 
 
-# Beat and StopRequested say only that the writer lived then.
+# Beat and StopRequested say only that the writer lived then; Spans, Collectives and SampleOrder are read where needed.
 _HANDLERS: Final = cast(
     "dict[type[Event], Callable[[FileReading, Event], None]]",
     {
@@ -310,6 +371,9 @@ _HANDLERS: Final = cast(
         events.Note: _note,
         events.Dropped: _dropped,
         events.Edited: _edited,
+        events.Hardware: _hardware,
+        events.Clock: _clock,
+        events.ClockJumped: _clock_jumped,
         events.Seal: _seal,
     },
 )

@@ -17,11 +17,11 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Any
 
-from gscalar.control.indexing import attempts, figures, parameters
+from gscalar.control.indexing import accounting, attempts, figures, lifetimes, parameters
 from gscalar.control.indexing.readings import NO_CUT, FileReading, Readings, Workers, find_start
 from gscalar.model import events
 from gscalar.model.status import Status
-from gscalar.state.catalog.rows import RunSummary
+from gscalar.state.catalog.rows import AttemptRow, RunSummary
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -54,13 +54,13 @@ def find_owner(readings: Readings) -> FileReading | None:
     return max(candidates, key=lambda each: (each.attempt, each.is_supervisor, each.header.time_ns), default=None)
 
 
-def summarize(run_id: str, job: Job | None, readings: Readings, *, alive: bool) -> RunSummary | None:
+def summarize(run_id: str, job: Job | None, files: Readings, *, alive: bool) -> RunSummary | None:
     """Return the run; None where neither a job nor a record says that there is one.
 
     `alive` tells whether the owner's process may still be there. The readings must have their cuts.
     """
     # 1. Who wrote what. Sorted, so that the order in which files were found changes nothing.
-    readings = {file: readings[file] for file in sorted(readings) if readings[file].num_events}
+    readings = {file: files[file] for file in sorted(files) if files[file].num_events}
     if job is None and not readings:
         return None
     workers = group_workers(readings)
@@ -95,7 +95,8 @@ def summarize(run_id: str, job: Job | None, readings: Readings, *, alive: bool) 
         environment=started.environment if started else {},
         facts=_find(workers, lambda each: each.facts or None) or {},
         digests=parameters.digests(job.spec, finished),
-        throughput=figures.throughput(newest),
+        throughput=figures.throughput(newest, job.spec),
+        measured=_measure(readings, workers, rows) | {"headerless": figures.headerless(files)},
         nonfinite=figures.nonfinite(readings),
         num_dropped=sum(each.num_dropped for each in readings.values()),
         damage=figures.damage(readings),
@@ -109,6 +110,19 @@ def summarize(run_id: str, job: Job | None, readings: Readings, *, alive: bool) 
         failures=attempts.failure_rows(readings),
         notes=figures.notes(readings),
     )
+
+
+def _measure(readings: Readings, workers: Workers, rows: tuple[AttemptRow, ...]) -> dict[str, Any]:
+    """Return where the time went and what the hardware did; None for what nobody has measured."""
+    ranks = accounting.newest_accounted(workers)
+    return {
+        "accounts": accounting.accounts(ranks),
+        "slowest": accounting.slowest(ranks),
+        "goodput": lifetimes.goodput(readings, workers, rows),
+        "hardware": accounting.hardware(readings),
+        "clocks": accounting.clocks(ranks),
+        "attempt": next((each.attempt for each in ranks.values()), None),
+    }
 
 
 def group_workers(readings: Readings) -> Workers:

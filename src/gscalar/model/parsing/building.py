@@ -153,7 +153,7 @@ def _advice(name: str, path: Path, known: list[str]) -> str:
     if near:
         return f"Did you mean `{dotted((*path, near[0]))}`?"
     advice = "Known keys here: " + ", ".join(f"`{each}`" for each in known) + "."
-    return advice if path else advice + " Hyperparameters of the script go under `config`."
+    return advice if path else f"A hyperparameter of the script is `config.{name}`. {advice}"
 
 
 def _all_paths(section: type, path: Path) -> Iterator[Path]:

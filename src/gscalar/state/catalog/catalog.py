@@ -2,7 +2,8 @@
 
 Opening an up-to-date catalog costs one query. Alembic is imported only when the stored revision is
 not the newest. A file that is no sound database is set aside and a new one made, since all that it
-holds is computed from records; a catalog of a newer gscalar is refused.
+holds is computed from records; a catalog of a newer gscalar is refused. Before a migration the file is
+copied, and if it fails, the file is what it was.
 """
 
 from __future__ import annotations
@@ -15,9 +16,10 @@ from types import TracebackType
 
 import sqlalchemy as sa
 
-from gscalar.base.errors import EnvironmentProblem
+from gscalar.base.errors import EnvironmentProblem, ScalarError
+from gscalar.base.version import __version__
 from gscalar.state.catalog import sqlite
-from gscalar.state.catalog.schema import HEAD_REVISION
+from gscalar.state.catalog.schema import HEAD_REVISION, revisions
 from gscalar.state.home import Home
 
 
@@ -74,7 +76,7 @@ def open_catalog(home: Home, *, busy_timeout_s: float = 30.0) -> Catalog:
     """Return the home's catalog, created or migrated where needed.
 
     Raises:
-        EnvironmentProblem: `store-newer`, `home-not-writable`, `disk-full`.
+        EnvironmentProblem: `store-newer`, `store-not-migrated`, `home-not-writable`, `disk-full`.
         Retryable: `catalog-busy`.
     """
     path = home.index
@@ -138,17 +140,48 @@ def _migrate(engine: sa.Engine, path: Path) -> None:
         if revision == HEAD_REVISION:
             return
         if revision is not None and not is_known(revision):
-            raise EnvironmentProblem(
-                code="store-newer",
-                what="The catalog was written by a newer version of gscalar.",
-                value=revision,
-                where=str(path),
-                next_step="Use that version, or name another file with GSCALAR_INDEX: it is filled from the records.",
-            )
-        if revision is not None:
-            sqlite.back_up(path, path.with_name(f"{path.name}.before-{HEAD_REVISION}"))
-        sqlite.enable_wal(engine)
-        migrate(engine)
+            raise _newer(engine, path, revision)
+        if revision is None:
+            sqlite.enable_wal(engine)
+            migrate(engine)
+            return
+        copy = path.with_name(f"{path.name}.before-{HEAD_REVISION}")
+        sqlite.back_up(path, copy)
+        try:
+            sqlite.enable_wal(engine)
+            migrate(engine)
+        except Exception as error:
+            # A migration is one transaction, so the file is as it was, unless something is wrong with that.
+            if read_revision(engine) != revision:
+                sqlite.back_up(copy, path)
+            raise _not_migrated(path, revision, copy, error) from error
+
+
+def _newer(engine: sa.Engine, path: Path, revision: str) -> EnvironmentProblem:
+    with engine.connect() as connection:
+        try:
+            query = sa.select(revisions.c.gscalar).where(revisions.c.revision == revision)
+            version = connection.scalar(query)
+        except sa.exc.DBAPIError:
+            version = None  # so new that this is elsewhere
+    needed = f"gscalar {version} or newer" if version else "a newer gscalar"
+    return EnvironmentProblem(
+        code="store-newer",
+        what=f"The catalog was written by a newer version of gscalar: it needs {needed}, and this is {__version__}.",
+        value=revision,
+        where=str(path),
+        next_step="Use that version, or name another file with GSCALAR_INDEX: it is filled from the records.",
+    )
+
+
+def _not_migrated(path: Path, revision: str, copy: Path, error: Exception) -> ScalarError:
+    # A lock that was held or a full disk has a better explanation than this.
+    return sqlite.explain(error, path) or EnvironmentProblem(
+        code="store-not-migrated",
+        what=f"The catalog could not be brought from revision {revision} to {HEAD_REVISION}, and is as it was: {error}",
+        value=str(path),
+        next_step=f"Move it away: a new one is filled from the records. A copy is {copy}.",
+    )
 
 
 def _make_folder(path: Path) -> None:

@@ -10,6 +10,8 @@ from alembic.config import Config
 from alembic.script import ScriptDirectory
 from alembic.util import CommandError
 
+from gscalar.base.version import __version__
+from gscalar.state.catalog.schema import HEAD_REVISION, revisions
 from gscalar.state.catalog.sqlite import WRITES
 
 _FOLDER = Path(__file__).with_name("migrations")
@@ -44,3 +46,6 @@ def migrate(engine: sa.Engine, target: str = "head") -> None:
         connection.execution_options(**{WRITES: True})
         with connection.begin():
             command.upgrade(configuration(connection), target)
+            if target == "head":
+                connection.execute(revisions.delete().where(revisions.c.revision == HEAD_REVISION))
+                connection.execute(revisions.insert(), {"revision": HEAD_REVISION, "gscalar": __version__})

@@ -114,7 +114,8 @@ class RunSummary:
     """All that the catalog holds about a run, but for its record files.
 
     `owner` is the process whose end ends the run: `{host, pid, pid_start}`. `digests` may hold
-    `weights`, `data` and `spec`; `nonfinite` and `damage` are empty where there is none.
+    `weights`, `data` and `spec`; `nonfinite` and `damage` are empty where there is none. `measured` is what steps,
+    processes and hardware took, as `gscalar.control.indexing` lays it down.
     """
 
     id: str
@@ -137,6 +138,7 @@ class RunSummary:
     facts: dict[str, Any] = field(default_factory=dict)
     digests: dict[str, str] = field(default_factory=dict)
     throughput: dict[str, float] = field(default_factory=dict)
+    measured: dict[str, Any] = field(default_factory=dict)
     nonfinite: dict[str, Any] = field(default_factory=dict)
     num_dropped: int = 0
     damage: dict[str, Any] = field(default_factory=dict)

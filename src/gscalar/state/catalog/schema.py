@@ -9,6 +9,7 @@ serve SQLite and PostgreSQL.
     attempts, params, tags, run_metrics, checkpoints, failures, notes     of a run, replaced as a whole
     record_files        how far each record file is read, and what it said (`facts`)
     metric_summaries    what each record file, that is each (attempt, rank), logged
+    revisions           which version of the package brought the tables to which revision
 
 Numbers that may be NaN stand twice: exactly, as little-endian float64 in `exact`, and as a number to
 compare and sort by, which is NULL for NaN (SQLite would make NaN a NULL by itself, and PostgreSQL
@@ -24,7 +25,7 @@ import sqlalchemy as sa
 
 # The newest file of migrations/versions; a test compares. It is here so that opening an up-to-date
 # catalog needs no Alembic.
-HEAD_REVISION: Final = "0001"
+HEAD_REVISION: Final = "0002"
 
 
 class JsonText(sa.types.TypeDecorator[Any]):
@@ -77,6 +78,7 @@ runs = sa.Table(
     sa.Column("facts", JsonText, nullable=False),
     sa.Column("digests", JsonText, nullable=False),
     sa.Column("throughput", JsonText, nullable=False),
+    sa.Column("measured", JsonText, nullable=False, server_default="{}"),
     sa.Column("nonfinite", JsonText, nullable=False),
     sa.Column("num_dropped", sa.BigInteger, nullable=False),
     sa.Column("damage", JsonText, nullable=False),
@@ -217,6 +219,14 @@ record_files = sa.Table(
     sa.Column("num_dropped", sa.BigInteger, nullable=False),
     sa.Column("num_seals", sa.BigInteger, nullable=False),
     sa.Column("closed", sa.Boolean(name=None), nullable=False),
+)
+
+# So that an older version, which does not know a revision, can say which version does.
+revisions = sa.Table(
+    "revisions",
+    metadata,
+    sa.Column("revision", sa.String(32), primary_key=True),
+    sa.Column("gscalar", sa.Text, nullable=False),
 )
 
 # What belongs to one run and goes with it.

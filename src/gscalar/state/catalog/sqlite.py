@@ -8,11 +8,7 @@ shared memory and therefore a local disk (`GSCALAR_INDEX`).
 
 from __future__ import annotations
 
-import fcntl
 import sqlite3
-import time
-from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, Final
 
@@ -20,9 +16,12 @@ import sqlalchemy as sa
 from sqlalchemy import event
 
 from gscalar.base.errors import EnvironmentProblem, Retryable, ScalarError
+from gscalar.state.sqlite_files import error_name
+from gscalar.state.sqlite_files import exclusive as exclusive
+from gscalar.state.sqlite_files import is_damage as is_damage
+from gscalar.state.sqlite_files import set_aside as set_aside
 
 WRITES: Final = "gscalar_writes"
-_DAMAGED: Final = ("SQLITE_CORRUPT", "SQLITE_NOTADB")
 
 
 def create_engine(path: Path, *, busy_timeout_s: float) -> sa.Engine:
@@ -54,14 +53,6 @@ def enable_wal(engine: sa.Engine) -> None:
         connection.close()
 
 
-@contextmanager
-def exclusive(path: Path) -> Iterator[None]:
-    """Hold the lock beside the file, for what a transaction cannot protect: making and replacing it."""
-    with path.with_name(path.name + ".lock").open("w") as lock:
-        fcntl.flock(lock, fcntl.LOCK_EX)
-        yield
-
-
 def back_up(path: Path, target: Path) -> None:
     """Copy a database that others may be writing."""
     source, copy = sqlite3.connect(path), sqlite3.connect(target)
@@ -72,25 +63,10 @@ def back_up(path: Path, target: Path) -> None:
         source.close()
 
 
-def set_aside(path: Path) -> Path:
-    """Rename a damaged database, so that a new one can be made; return where it is now."""
-    aside = path.with_name(f"{path.name}.damaged-{time.time_ns()}")
-    path.rename(aside)
-    # A log of the old file replayed into a new one would damage that too.
-    for suffix in ("-wal", "-shm"):
-        path.with_name(path.name + suffix).unlink(missing_ok=True)
-    return aside
-
-
-def is_damage(error: BaseException) -> bool:
-    """Tell whether a database error says that the file is damaged."""
-    return _name_of(error).startswith(_DAMAGED)
-
-
 def explain(error: BaseException, path: Path) -> ScalarError | None:
     """Return the error that a user can act on, or None where it is our mistake."""
-    name = _name_of(error)
-    if name.startswith(_DAMAGED):
+    name = error_name(error)
+    if is_damage(error):
         return EnvironmentProblem(
             code="catalog-damaged",
             what="The catalog is damaged. The records are not touched by this.",
@@ -119,11 +95,3 @@ def explain(error: BaseException, path: Path) -> ScalarError | None:
             next_step="Make it writable, or name a file on a local disk with GSCALAR_INDEX.",
         )
     return None
-
-
-def _name_of(error: BaseException) -> str:
-    cause = getattr(error, "orig", None) or error
-    if isinstance(cause, sqlite3.DatabaseError):
-        # Errors that the driver itself raises carry no name.
-        return getattr(cause, "sqlite_errorname", "") or ""
-    return ""

@@ -86,7 +86,7 @@ BAD = {
         "Did you mean `plan.accumulate`?",
     ),
     "a key at the wrong level": ("precision: bf16", "unknown-key", "1:1", "Did you mean `plan.precision`?"),
-    "a hyperparameter at the top": ("lr: 0.1", "unknown-key", "1:1", "go under `config`"),
+    "a hyperparameter at the top": ("lr: 0.1", "unknown-key", "1:1", "`config.lr`"),
     "a missing blank after a colon": (
         "plan: {accumulate:2}",
         "unknown-key",

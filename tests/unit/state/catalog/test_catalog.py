@@ -11,6 +11,7 @@ from alembic.migration import MigrationContext
 from sqlalchemy.dialects import postgresql
 
 from gscalar.base.errors import EnvironmentProblem, Retryable, ScalarError
+from gscalar.base.version import __version__
 from gscalar.state.catalog import catalog as opening
 from gscalar.state.catalog import migrating, open_catalog, schema, sqlite, storing
 from gscalar.state.catalog.rows import RunSummary
@@ -93,25 +94,128 @@ def test_a_catalog_of_a_newer_version_is_refused_and_left_alone(place: Home) -> 
     with pytest.raises(EnvironmentProblem) as caught:
         open_catalog(place)
     assert (caught.value.code, caught.value.value) == ("store-newer", "9999")
+    assert "a newer gscalar, and this is" in caught.value.what
     assert place.index.read_bytes() == before
 
 
-def test_an_older_catalog_is_copied_before_it_is_migrated(place: Home, monkeypatch: pytest.MonkeyPatch) -> None:
-    with open_catalog(place) as catalog, catalog.write() as connection:
-        storing.replace_run(connection, run())
-    monkeypatch.setattr(opening, "HEAD_REVISION", "0002")
-    steps = []
-    monkeypatch.setattr(migrating, "migrate", lambda engine: steps.append("migrated"))
+def test_a_newer_catalog_says_which_version_it_needs(place: Home) -> None:
     open_catalog(place).close()
-    copy = sqlite3.connect(place.path / "index.db.before-0002")
-    assert copy.execute("SELECT id FROM runs").fetchall() == [("r1",)]
-    copy.close()
-    assert steps == ["migrated"]
+    set_revision(place.index, "9999", gscalar="7.1.0")
+    with pytest.raises(EnvironmentProblem) as caught:
+        open_catalog(place)
+    assert f"gscalar 7.1.0 or newer, and this is {__version__}" in caught.value.what
 
 
-def set_revision(path: Path, revision: str) -> None:
+def test_the_catalog_knows_which_version_made_it(place: Home) -> None:
+    with open_catalog(place) as catalog, catalog.read() as connection:
+        rows = connection.execute(sa.select(schema.revisions)).all()
+    assert [tuple(row) for row in rows] == [(schema.HEAD_REVISION, __version__)]
+
+
+# What the code of revision 0001 stored for a run of two record files, one metric and a tombstone beside it.
+OLD_ROWS = """
+    INSERT INTO projects VALUES ('demo');
+    INSERT INTO runs (id, project, name, status, created_ns, ended_ns, steps, total_steps, tokens, samples, world, spec,
+        origins, environment, facts, digests, throughput, nonfinite, num_dropped, damage, deleted_ns, settled_mtime_ns)
+    VALUES ('7k2m9qx4tz0a', 'demo', 'tiny', 'completed', 1, 2, 3, 0, 4, 5, 1, '{}', '{}', '{}', '{}', '{}',
+        '{"steps_per_s":2.0}', '{}', 0, '{}', NULL, 77),
+        ('gone00000000', 'demo', 'old', 'completed', 1, 2, 3, 0, 4, 5, 1, '{}', '{}', '{}', '{}', '{}', '{}', '{}', 0,
+        '{}', 9, NULL);
+    INSERT INTO record_files VALUES ('7k2m9qx4tz0a', 'a000-r00000.rec', 0, 0, 'worker', 100, 100, 5, x'00', 9, 0, 0, 0,
+        1, 1);
+    INSERT INTO metric_summaries VALUES ('7k2m9qx4tz0a', 'a000-r00000.rec', 'train/loss', 0, 0, 3, 0, 3, 1, 1, 2,
+        x'000000000000f03f000000000000f03f0000000000000040');
+    INSERT INTO run_metrics VALUES ('7k2m9qx4tz0a', 'train/loss', 3, 0, 3, 1, 1, 2,
+        x'000000000000f03f000000000000f03f0000000000000040');
+"""
+
+
+@pytest.fixture
+def old(place: Home) -> Home:
+    """A home whose catalog is of revision 0001."""
+    place.path.mkdir()
+    engine = sqlite.create_engine(place.index, busy_timeout_s=1)
+    sqlite.enable_wal(engine)
+    migrating.migrate(engine, "0001")
+    engine.dispose()
+    connection = sqlite3.connect(place.index)
+    connection.executescript(OLD_ROWS)
+    connection.close()
+    return place
+
+
+def stored(path: Path) -> dict[str, list[tuple[object, ...]]]:
+    """All rows of a database, by table."""
+    connection = sqlite3.connect(path)
+    names = [row[0] for row in connection.execute("SELECT name FROM sqlite_master WHERE type = 'table' ORDER BY name")]
+    rows = {name: connection.execute(f"SELECT * FROM {name}").fetchall() for name in names}
+    connection.close()
+    return rows
+
+
+def test_an_older_catalog_is_copied_and_migrated(old: Home) -> None:
+    before = stored(old.index)
+    with open_catalog(old) as catalog, catalog.read() as connection:
+        (found,) = storing.load_runs(connection, ["7k2m9qx4tz0a"])
+        states = storing.load_states(connection)
+        files = storing.load_files(connection, "7k2m9qx4tz0a")
+    assert stored(old.path / "index.db.before-0002") == before
+    # What was known stands until the records are read again, which the next look does.
+    assert (found.name, found.throughput, found.measured) == ("tiny", {"steps_per_s": 2.0}, {})
+    assert found.metrics["train/loss"].max == 2.0
+    assert files == {}
+    assert states["7k2m9qx4tz0a"].settled_mtime_ns is None
+    assert states["gone00000000"].deleted
+
+
+def test_a_migrated_catalog_is_what_a_new_one_is(old: Home, tmp_path: Path) -> None:
+    open_catalog(old).close()
+    open_catalog(Home(tmp_path / "new")).close()
+    assert tables_of(old.index) == tables_of(tmp_path / "new" / "index.db")
+
+
+def tables_of(path: Path) -> dict[str, list[tuple[object, ...]]]:
+    connection = sqlite3.connect(path)
+    names = [row[0] for row in connection.execute("SELECT name FROM sqlite_master WHERE type = 'table'")]
+    found = {name: sorted(connection.execute(f"PRAGMA table_info({name})").fetchall()) for name in names}
+    connection.close()
+    return found
+
+
+def test_a_migration_that_fails_leaves_the_catalog_as_it_was(old: Home) -> None:
+    connection = sqlite3.connect(old.index)
+    connection.execute("CREATE TABLE revisions (other TEXT)")  # in the way of the migration's second statement
+    connection.close()
+    before = stored(old.index)
+    with pytest.raises(EnvironmentProblem) as caught:
+        open_catalog(old)
+    assert caught.value.code == "store-not-migrated"
+    assert "0001 to 0002" in caught.value.what
+    assert stored(old.index) == before
+    assert stored(old.path / "index.db.before-0002") == before
+
+
+def test_a_migration_that_dies_half_way_is_taken_back_from_the_copy(old: Home, monkeypatch: pytest.MonkeyPatch) -> None:
+    def die(_engine: sa.Engine) -> None:
+        connection = sqlite3.connect(old.index)
+        connection.executescript("DELETE FROM runs; DROP TABLE attempts; UPDATE alembic_version SET version_num = 'x';")
+        connection.close()
+        raise RuntimeError("half way")
+
+    before = stored(old.index)
+    monkeypatch.setattr(migrating, "migrate", die)
+    with pytest.raises(EnvironmentProblem):
+        open_catalog(old)
+    assert stored(old.index) == before
+
+
+def set_revision(path: Path, revision: str, gscalar: str | None = None) -> None:
     connection = sqlite3.connect(path)
     connection.execute("UPDATE alembic_version SET version_num = ?", (revision,))
+    if gscalar is None:
+        connection.execute("DROP TABLE revisions")  # so new that nobody knows where it is told
+    else:
+        connection.execute("INSERT INTO revisions VALUES (?, ?)", (revision, gscalar))
     connection.commit()
     connection.close()
 
