@@ -11,6 +11,7 @@ from types import TracebackType
 from typing import Final
 
 from gscalar.control.indexer import Indexer
+from gscalar.observation.threads import start_thread
 from gscalar.state.home import Home
 
 _LOOK_EVERY_S: Final = 0.5
@@ -23,17 +24,18 @@ class BackgroundIndex:
     def __init__(self, home: Home, run_id: str) -> None:
         self._indexer = Indexer(home, run_id)
         self._end = threading.Event()
-        self._thread = threading.Thread(target=self._run, name="gscalar-index", daemon=True)
+        self._thread: threading.Thread | None = None
 
     def __enter__(self) -> BackgroundIndex:
-        self._thread.start()
+        self._thread = start_thread(self._run, "gscalar-index")
         return self
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         self._end.set()
-        self._thread.join(_JOIN_S)
+        if self._thread is not None:
+            self._thread.join(_JOIN_S)
 
     def _run(self) -> None:
         while not self._end.wait(_LOOK_EVERY_S):

@@ -19,6 +19,7 @@ from typing import Any
 from gscalar.model.events import Beat, CheckpointFailed, CheckpointRemoved, CheckpointSaved
 from gscalar.model.sink import Sink
 from gscalar.model.spec import CheckpointPolicy
+from gscalar.observation.threads import start_thread
 from gscalar.runtime.framework import Snapshot
 from gscalar.state.checkpoints import (
     SavedCheckpoint,
@@ -100,8 +101,7 @@ class Checkpointer:
         stall_s = self._last_s - began_s
         values = {"run": run_state, "trainee": snapshot.values}
         work = (step, snapshot.arrays, values, ranks, stall_s)
-        self._writer = threading.Thread(target=self._write, args=work, name="gscalar-checkpoint", daemon=True)
-        self._writer.start()
+        self._writer = start_thread(lambda: self._write(*work), "gscalar-save")
 
     def forget(self) -> None:
         """Take no step for saved."""

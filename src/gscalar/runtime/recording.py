@@ -15,6 +15,7 @@ from typing import Any
 
 from gscalar.model.events import Beat, Collectives, Event, Nonfinite, Note, Spans, Step
 from gscalar.model.shares import pack_shares
+from gscalar.observation.threads import start_thread
 from gscalar.runtime.stepping import StepResult
 from gscalar.runtime.timing import TimedStep
 from gscalar.state.records import RecordWriter
@@ -43,7 +44,7 @@ class Recording:
         self._waiting: list[Callable[[], None]] = []
         self._last_beat_s = -math.inf
         self._closed = threading.Event()
-        threading.Thread(target=self._flush_now_and_then, name="gscalar-flush", daemon=True).start()
+        start_thread(self._flush_now_and_then, "gscalar-flush")
 
     def emit(self, event: Event) -> None:
         """Record one event."""
