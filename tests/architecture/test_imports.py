@@ -85,6 +85,7 @@ BENCHMARKED_PARTS = {
     "benchmarks/checkpoints.py": ("gscalar.frameworks.torch.storage", "gscalar.state.checkpoints", "gscalar.testing."),
     "benchmarks/resume_matrix.py": ("gscalar.testing.",),
     "benchmarks/chaos.py": ("gscalar.state.records", "gscalar.testing."),
+    "benchmarks/series.py": ("gscalar.control.indexing.series_index", "gscalar.model.events", "gscalar.state."),
     "benchmarks/step_overhead.py": ("gscalar.model.", "gscalar.observation.", "gscalar.runtime.", "gscalar.state."),
 }
 

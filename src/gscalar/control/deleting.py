@@ -1,8 +1,8 @@
 """Deleting a run: its folder goes, its id stays taken.
 
 The folder is first renamed to a name that nobody takes for a run, so that a crash in between leaves a
-run that is whole or one that is gone. Then the catalog gets a tombstone, then the disk is freed. What a crash
-has left is swept by the next deletion.
+run that is whole or one that is gone. Then the catalog gets a tombstone, then the series go and the disk is freed.
+What a crash has left of the folder is swept by the next deletion.
 """
 
 from __future__ import annotations
@@ -18,6 +18,7 @@ from gscalar.control.locking import RunLock, run_active
 from gscalar.model.status import Status
 from gscalar.state.catalog import Catalog, storing
 from gscalar.state.home import Home
+from gscalar.state.sqlite_files import remove_database
 
 _ASIDE: Final = ".deleted-"
 
@@ -44,6 +45,7 @@ def delete_run(home: Home, catalog: Catalog, run_id: str) -> None:
             folder.path.rename(aside)
         with catalog.write() as connection:
             storing.mark_deleted(connection, run_id, time.time_ns())
+        remove_database(home.series(run_id))
         shutil.rmtree(aside)
     except OSError as error:
         raise EnvironmentProblem(

@@ -1,5 +1,8 @@
 """Keeps the catalog as the records are: `refresh` before a read, `Indexer` while a run goes on.
 
+The indexer keeps the run's series too, which otherwise are brought up to the records only when somebody reads them
+(`gscalar.control.indexing.series_index`).
+
 Both are idempotent, and any number of processes may do either at once. The catalog is never more than the
 records: `rebuild` drops all of it but the tombstones of deleted runs, and reads every record again, with the
 same result. A run that has ended and has not moved for a while costs one `stat`.
@@ -12,20 +15,29 @@ import os
 import time
 from collections.abc import Callable
 from pathlib import Path
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
 from gscalar.base.errors import EnvironmentProblem, ScalarError
-from gscalar.control.indexing.run_index import IsAlive, RunIndex, scan_records
+from gscalar.control.indexing.run_index import IsAlive, RunIndex
+from gscalar.control.indexing.scanning import scan_records
 from gscalar.control.liveness import is_alive as process_is_alive
 from gscalar.model.status import Status
 from gscalar.state.catalog import Catalog, open_catalog, storing
 from gscalar.state.catalog.catalog import replace_damaged
 from gscalar.state.catalog.rows import RunState
 from gscalar.state.home import Home
+from gscalar.state.sqlite_files import remove_database
+
+if TYPE_CHECKING:
+    from gscalar.control.indexing.series_index import SeriesIndex
 
 # Clocks of file systems are coarse, and other ranks may write a little longer than the owner.
 _SETTLES_AFTER_NS: Final = 60_000_000_000
 _TICK_S: Final = 1.0
+# Nobody waits for a tick, since whoever reads catches up first; so ticks are as rare as keeps their cost below 1 %
+# of a core, up to this.
+_SLOW_TICK_S: Final = 5.0
+_CPU_SHARE: Final = 1 / 150
 # A tick that waits for another writer waits in the supervisor's loop.
 _TICK_TIMEOUT_S: Final = 0.25
 
@@ -61,13 +73,14 @@ def refresh(
             # A record that no database can hold must not hide all other runs.
             _log.warning("the run %s cannot be stored: %s", each, error)
     if run_id is None:
-        _forget_missing(catalog, states, set(present))
+        _forget_missing(home, catalog, states, set(present))
 
 
 def rebuild(home: Home, *, is_alive: IsAlive = process_is_alive) -> int:
     """Drop the catalog and read every record again; return how many runs there are.
 
-    A damaged file is set aside; the tombstones of deleted runs are then lost with it, and their folders are gone.
+    Series are dropped too, and read again when somebody asks for them. A damaged file is set aside; the
+    tombstones of deleted runs are then lost with it, and their folders are gone.
 
     Raises:
         EnvironmentProblem: `store-newer`, `home-not-writable`, `disk-full`.
@@ -82,6 +95,8 @@ def rebuild(home: Home, *, is_alive: IsAlive = process_is_alive) -> int:
 
 
 def _rebuild(home: Home, is_alive: IsAlive) -> int:
+    for run_id in _list_runs(home) or ():
+        remove_database(home.series(run_id))
     with open_catalog(home) as catalog:
         with catalog.write() as connection:
             storing.forget_all(connection)
@@ -91,9 +106,9 @@ def _rebuild(home: Home, is_alive: IsAlive) -> int:
 
 
 class Indexer:
-    """Keeps one run's rows fresh while it goes on. Never raises: a training does not end for a catalog.
+    """Keeps one run's rows and series fresh while it goes on. Never raises: a training does not end for a catalog.
 
-    `problem` says what is wrong with the catalog, or is None.
+    `problem` says what is wrong with the catalog, or else with the series, or is None.
     """
 
     def __init__(
@@ -103,45 +118,71 @@ class Indexer:
         *,
         is_alive: IsAlive = process_is_alive,
         clock: Callable[[], float] = time.monotonic,
+        cpu_clock: Callable[[], float] = time.thread_time,
     ) -> None:
         self.problem: str | None = None
         self._home = home
         self._run_id = run_id
         self._is_alive = is_alive
         self._clock = clock
+        self._cpu_clock = cpu_clock
         self._catalog: Catalog | None = None
         self._index: RunIndex | None = None
+        self._series: SeriesIndex | None = None
         self._due = -float("inf")
 
     def tick(self) -> None:
-        """Catch up with the run's records if the last time was a second ago or longer."""
+        """Catch up with the run's records a second after the last time, up to five if that was costly."""
         now = self._clock()
         if now >= self._due:
+            cpu_s = self._cpu_clock()
             self._catch_up()
+            cpu_s = self._cpu_clock() - cpu_s
             # From now on, so that a slow catalog takes a bounded share of the caller's time.
-            self._due = max(now + _TICK_S, now + 10 * (self._clock() - now))
+            pause_s = max(_TICK_S, 10 * (self._clock() - now), min(cpu_s / _CPU_SHARE, _SLOW_TICK_S))
+            self._due = now + pause_s
 
     def close(self) -> None:
-        """Catch up for the last time and close the catalog."""
+        """Catch up for the last time and close the catalog and the series."""
         self._catch_up()
         self._close_catalog()
+        if self._series is not None:
+            self._series.close()
 
     def _catch_up(self) -> None:
+        known = self.problem
+        self.problem = self._try(self._catch_up_catalog) or self._try(self._catch_up_series)
+        if self.problem is not None and known is None:
+            _log.warning("the catalog falls behind the records: %s", self.problem)
+
+    def _catch_up_catalog(self) -> None:
+        # What was read and not stored is read again.
+        index, self._index = self._index, None
+        if self._catalog is not None and not self._catalog.is_current():
+            self._close_catalog()
+            index = None
+        if self._catalog is None:
+            self._catalog = open_catalog(self._home, busy_timeout_s=_TICK_TIMEOUT_S)
+        if index is None:
+            index = RunIndex(self._home, self._run_id, self._is_alive)
+        index.catch_up(self._catalog)
+        self._index = index
+
+    def _catch_up_series(self) -> None:
+        if self._series is None:
+            # NumPy would delay the start of everything else that looks at runs.
+            from gscalar.control.indexing.series_index import SeriesIndex
+
+            self._series = SeriesIndex(self._home, self._run_id, busy_timeout_s=_TICK_TIMEOUT_S)
+        self._series.catch_up()
+
+    def _try(self, work: Callable[[], None]) -> str | None:
+        """Return what went wrong, or None."""
         try:
-            if self._catalog is not None and not self._catalog.is_current():
-                self._close_catalog()
-            if self._catalog is None:
-                self._catalog = open_catalog(self._home, busy_timeout_s=_TICK_TIMEOUT_S)
-            if self._index is None:
-                self._index = RunIndex(self._home, self._run_id, self._is_alive)
-            self._index.catch_up(self._catalog)
-            self.problem = None
-        except Exception as error:  # noqa: BLE001 - the catalog is only an index of what is recorded anyway
-            if self.problem is None:
-                _log.warning("the catalog falls behind the records: %s", error)
-            self.problem = error.what if isinstance(error, ScalarError) else repr(error)
-            # What was read and not stored is read again.
-            self._index = None
+            work()
+        except Exception as error:  # noqa: BLE001 - both are only indexes of what is recorded anyway
+            return error.what if isinstance(error, ScalarError) else repr(error)
+        return None
 
     def _close_catalog(self) -> None:
         if self._catalog is not None:
@@ -190,12 +231,14 @@ def _needs_look(catalog: Catalog, home: Home, run_id: str, state: RunState, is_a
     return bool(state.status == Status.RUNNING and state.owner and not is_alive(state.owner))
 
 
-def _forget_missing(catalog: Catalog, states: dict[str, RunState], present: set[str]) -> None:
+def _forget_missing(home: Home, catalog: Catalog, states: dict[str, RunState], present: set[str]) -> None:
     gone = [each for each, state in states.items() if not state.deleted and each not in present]
     if gone:
         with catalog.write() as connection:
             for each in gone:
                 storing.forget_run(connection, each)
+        for each in gone:
+            remove_database(home.series(each))
 
 
 def _mtime_ns(path: Path) -> int | None:

@@ -2,6 +2,7 @@
 
 HOME/
   index.db                        the catalog (GSCALAR_INDEX moves it to a node-local disk)
+  series/<run id>.db              a run's series, beside the catalog wherever that is
   runs/<run id>/
     job.json                      the resolved spec, its origins, the run's id, project, name
     records/                      one append-only file a writer
@@ -81,10 +82,18 @@ class Home:
 
     def run(self, run_id: str) -> RunFolder:
         """Return the folder of a run; the id must be a plain name, so that no path can leave the home."""
-        assert run_id, "an empty run id"
-        assert "/" not in run_id, run_id
-        assert not run_id.startswith("."), run_id
-        return RunFolder(self.runs / run_id)
+        return RunFolder(self.runs / _plain_name(run_id))
+
+    def series(self, run_id: str) -> Path:
+        """Return the file of a run's series."""
+        return self.index.parent / "series" / f"{_plain_name(run_id)}.db"
+
+
+def _plain_name(run_id: str) -> str:
+    assert run_id, "an empty run id"
+    assert "/" not in run_id, run_id
+    assert not run_id.startswith("."), run_id
+    return run_id
 
 
 def locate_home(flag: str | os.PathLike[str] | None = None) -> Home:

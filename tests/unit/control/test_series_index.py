@@ -78,6 +78,16 @@ def test_points_whose_names_are_lost_are_no_points(place: Home) -> None:
         assert reader.list() == []
 
 
+def test_names_that_change_their_meaning_in_one_batch_are_followed(place: Home) -> None:
+    run = RunBuilder(place).launch()
+    for name in ("a", "b", "a"):
+        run.tell(events.Names(90, (name,))).tell(events.Points(1, run.clock(), 90, struct.pack("<d", ord(name))))
+    run.abandon()
+    refresh_series(place, run.run_id)
+    with open_series(place, run.run_id) as reader:
+        assert (points(reader, "a"), points(reader, "b")) == ([(1, 97.0), (1, 97.0)], [(1, 98.0)])
+
+
 def test_a_step_beyond_64_bits_is_the_last_one(place: Home) -> None:
     run = RunBuilder(place).launch().log({"a": 1.0})
     run.tell(events.Names(78, ("a",))).tell(events.Points(2**63 + 5, 0, 78, struct.pack("<d", math.pi)))

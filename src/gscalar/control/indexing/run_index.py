@@ -13,14 +13,14 @@ from __future__ import annotations
 
 import json
 import logging
-import os
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any, Final
 
 import msgspec
 
-from gscalar.control.indexing.readings import FileReading, fold, is_record, new_reading, pack, unpack
+from gscalar.control.indexing.readings import FileReading, fold, new_reading, pack, unpack
+from gscalar.control.indexing.scanning import scan_records
 from gscalar.control.indexing.summary import Job, find_cuts, find_owner, owner_dict, summarize
 from gscalar.model.status import Status
 from gscalar.observation.secrets import redact_spec
@@ -184,21 +184,6 @@ class RunIndex:
         for file in changed.values():
             file.stored_offset, file.changed = file.offset, False
         self._status = summary.status
-
-
-def scan_records(folder: RunFolder) -> dict[str, tuple[int, int]]:
-    """Return size and time of change of each file among the run's records, by name."""
-    found: dict[str, tuple[int, int]] = {}
-    try:
-        with os.scandir(folder.records) as entries:
-            for entry in sorted(entries, key=lambda each: each.name):
-                if is_record(entry.name):
-                    status = entry.stat()
-                    found[entry.name] = (status.st_size, status.st_mtime_ns)
-    except OSError:
-        # Not there yet, or gone in the middle: the next look will tell.
-        pass
-    return found
 
 
 def load_job(folder: RunFolder) -> Job | None:

@@ -8,16 +8,16 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
+__all__ = ["Catalog", "open_catalog", "resolve_run"]
+
 if TYPE_CHECKING:
     from gscalar.state.catalog.catalog import Catalog, open_catalog
     from gscalar.state.catalog.resolving import resolve_run
+else:
 
-__all__ = ["Catalog", "open_catalog", "resolve_run"]
+    def __getattr__(name: str) -> Any:
+        if name not in __all__:
+            raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+        from gscalar.state.catalog import catalog, resolving
 
-
-def __getattr__(name: str) -> Any:
-    if name not in __all__:
-        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    from gscalar.state.catalog import catalog, resolving
-
-    return getattr(resolving if name == "resolve_run" else catalog, name)
+        return getattr(resolving if name == "resolve_run" else catalog, name)
