@@ -25,6 +25,8 @@ VERBS: Final[dict[str, str]] = {
     "cancel": "Stop a run at its next step border, with a checkpoint.",
     "runs": "List runs.",
     "show": "Show one run: values, attempts, metrics, checkpoints, digests.",
+    "metrics": "Show what runs measured: tables, charts, all points.",
+    "compare": "Compare runs: configuration, metrics, where the time went, the first step that differs.",
     "logs": "Print what a run's workers wrote.",
     "tag": "Set or remove tags of a run.",
     "delete": "Delete a run and free its disk.",

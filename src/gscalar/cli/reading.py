@@ -2,18 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from contextlib import contextmanager
 from datetime import datetime
 from typing import Any
 
 import click
-from rich.console import Console
-from rich.table import Table
 from rich.text import Text
 
 from gscalar.base.errors import EnvironmentProblem
 from gscalar.base.units import format_duration
+from gscalar.cli.tables import make_console as make_console
+from gscalar.cli.tables import print_table as print_table
 from gscalar.control.indexer import refresh
 from gscalar.state.catalog import Catalog, open_catalog
 from gscalar.state.catalog.catalog import replace_damaged
@@ -57,25 +57,6 @@ def fresh_catalog(home_flag: str | None) -> Iterator[tuple[Home, Catalog]]:
         yield home, catalog
     finally:
         catalog.close()
-
-
-def print_table(columns: Sequence[str], rows: Sequence[Sequence[str | Text]], *, right: Sequence[str] = ()) -> None:
-    """Print a plain table to stdout; the columns named in `right` hold numbers."""
-    table = Table(box=None, pad_edge=False, header_style="bold", padding=(0, 2, 0, 0), show_header=any(columns))
-    for column in columns:
-        table.add_column(column, justify="right" if column in right else "left", no_wrap=True)
-    for row in rows:
-        table.add_row(*row)
-    make_console().print(table)
-
-
-def make_console() -> Console:
-    """Return a console on stdout, as wide as need be where that is no terminal."""
-    # What users and programs wrote is shown as it is: "[/x]" is no markup and ":100:" no emoji.
-    console = Console(highlight=False, markup=False, emoji=False, soft_wrap=False)
-    if not console.is_terminal:
-        console.width = 10_000
-    return console
 
 
 def status_text(status: str) -> Text:

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import io
 import json
+import re
 import sys
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -15,6 +17,7 @@ from gscalar.cli import reading
 from gscalar.cli.main import main
 from gscalar.cli.reading import print_table
 from gscalar.control.indexer import rebuild
+from gscalar.model import events
 from gscalar.state.home import Home
 from gscalar.testing.builders import FakeClock, RunBuilder, write_run
 from gscalar.testing.catalog_damage import damage_table
@@ -152,8 +155,6 @@ def test_show_prints_what_people_ask_for(gscalar: Command, place: Home) -> None:
 
 
 def test_show_tells_what_went_wrong(gscalar: Command, home: Path) -> None:
-    from gscalar.model import events
-
     run = RunBuilder(Home(home)).launch(2).train(2)
     run.tell(events.Nonfinite(1, 2, 1, "gradient", "head.weight"), rank=1)
     run.tell(events.Dropped(1, 7, "disk full"), rank=0)
@@ -172,6 +173,60 @@ def test_show_tells_what_went_wrong(gscalar: Command, home: Path) -> None:
     ):
         assert part in said.out
     assert "second line" not in said.out
+
+
+def measured(home: Path) -> RunBuilder:
+    """A run of two ranks of which everything is measured, with one file that nobody wrote to."""
+    run = RunBuilder(Home(home)).launch(2)
+    steps = ({"compute": 0.06, "exposed_communication": 0.04}, {"compute": 0.1})
+    run.clock.advance(3.0)
+    run.train(20, accounts=steps).sample({"host/cpu_cores": 1.5, "host/cpu_limit_cores": 2.0})
+    run.tell(events.Clock(run.clock.advance(0.1), -0.002, 0.0, 0.0001, 9), rank=1)
+    (run.folder.records / "a000-r00002.rec").touch()
+    return run.finish().end()
+
+
+def test_show_tells_where_the_time_went(gscalar: Command, home: Path) -> None:
+    said = gscalar("show", measured(home).run_id)
+    lines = [line.rstrip() for line in said.out.splitlines()]
+    for line in (
+        "  clocks      rank 1 -2.00 ms ± 100 us",
+        "  no header   a000-r00002.rec: empty or torn, no event can be read",
+        "A step  100 ms, mean over ranks",
+        "  " + "█" * 58 + "▓" * 14,
+        "  █  compute                80.0 ms  80.0 %         100 ms",
+        "  ▓  exposed communication  20.0 ms  20.0 %        40.0 ms",
+        "  slowest: rank 1, 100 ms before its last collective, 67 % over the median",
+        "Goodput  31.2 %: 2.00 s of 6.41 s in steps that count",
+        "  start    3.10 s  48.4 %",
+        "  host/cpu_cores of 2.00  1.50  1.50  1.50",
+    ):
+        assert line in lines
+    assert "\x1b" not in said.out
+
+
+def test_what_show_says_of_time_fits_a_terminal_of_80_columns(
+    gscalar: Command, home: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("COLUMNS", "80")
+    monkeypatch.setenv("TERM", "xterm-256color")
+    monkeypatch.setenv("FORCE_COLOR", "1")
+    said = gscalar("show", measured(home).run_id)
+    plain = re.sub(r"\x1b\[[0-9;]*m", "", said.out)
+    block = plain[plain.index("A step") : plain.index("Values that")]
+    assert max(map(len, block.splitlines())) <= 80
+    assert "…" not in block
+    assert "  " + "█" * 72 in block
+    assert said.out != plain
+
+
+def test_marks_are_ascii_where_the_output_takes_no_more(home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    run_id = measured(home).run_id
+    written = io.BytesIO()
+    monkeypatch.setattr(sys, "stdout", io.TextIOWrapper(written, encoding="latin-1", write_through=True))
+    code = main(["show", run_id])
+    assert code == 0
+    assert b"#" * 58 + b"%" * 14 in written.getvalue()
 
 
 @pytest.mark.parametrize("reference", ["aaaa00000000", "aa", "base"])

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 from gscalar.state.series import SeriesPoints, SeriesReader
 from gscalar.views import divergence, metrics
-from gscalar.views.divergence import align, comparable_pairs, compare_series
+from gscalar.views.divergence import align, comparable_pairs, compare_series, equal_until
 
 NAN = math.nan
 EXAMPLES = itertools.count()
@@ -139,6 +139,24 @@ def test_a_spent_budget_is_told_and_a_difference_in_a_chart_is_still_found(fill_
     got = compare(first, fill_series(changed(97, -1.0), run_id="cccc"), budget=0)
     assert [each.step for each in got.differences] == [97]
     assert got.num_points < 40
+
+
+def test_a_difference_within_a_window_that_begins_equal_is_still_found(
+    fill_series: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(divergence, "_CHART_COLUMNS", 50)  # two points a column, eight columns a window
+    got = compare(fill_series(SAME), fill_series(changed(57, -1.0), run_id="bbbb"), budget=0)
+    assert [each.step for each in got.differences] == [57]
+
+
+def test_of_several_points_at_one_step_none_is_equal_where_one_differs(fill_series: Any) -> None:
+    charts = [
+        fill_series([1.0, 2.0, last], steps=[4, 5, 5], run_id=run_id).chart("metric", "train/loss", 0)
+        for run_id, last in (("aaaa", 3.0), ("bbbb", 9.0))
+    ]
+    assert charts[0].exact
+    assert equal_until(*charts) == 4
+    assert equal_until(charts[0], charts[0]) == 5
 
 
 def test_what_the_hour_decides_and_what_one_run_lacks_is_not_compared(fill_series: Any) -> None:
