@@ -2,11 +2,12 @@
 
     python benchmarks/step_overhead.py [--json] [--rounds N]
 
-Two ranks train the bytes_lm recipe's model under `gscalar run`. In each round three arms take turns, in random
-order, in blocks of ten steps: two plain ones and one through the run. An arm's figure of a round is the median
-step of its block, and a ratio is taken within a round, so that what disturbs the machine disturbs both.
-The ratio of the two plain arms (A/A) says how far off a ratio is where nothing differs. Given are medians
-over rounds with the 95 % interval of a bootstrap (2,000 resamples of rounds).
+Two ranks train the bytes_lm recipe's model under `gscalar run`. In each round three arms take turns in short
+blocks of steps: a plain one, one through the run, and another plain one. An arm's figure of a round is the median
+step of its block, and a ratio is taken within a round, so that what disturbs the machine disturbs both: that of
+the run to the mean of the plain arms around it. The ratio of one plain arm to the other (A/A) says how far off a
+ratio is where nothing differs. Where models lie in memory alone makes a per cent, so there are four launches
+that differ in it. Given are medians over all rounds with the 95 % interval of a bootstrap (2,000 resamples).
 
 Besides: the direct cost of timing and recording a step, and what share of a core the supervisor's threads take.
 """
@@ -37,18 +38,19 @@ from gscalar.state.records import RecordWriter
 
 SCRIPT = Path(__file__).with_name("_overhead_script.py")
 NUM_RESAMPLES = 2000
+NUM_LAUNCHES = 4
 MOST_OVER_AA = 0.01
 MOST_UPPER = 1.02
 MOST_CPU_SHARE = 0.01
 LIMIT_S = 1800
 
 
-def train(num_rounds: int) -> dict[str, Any]:
-    """Return what the script measured."""
+def train(num_rounds: int, rotation: int) -> dict[str, Any]:
+    """Return what the script measured in one launch; `rotation` varies where its models lie in memory."""
     with tempfile.TemporaryDirectory() as folder:
         out = Path(folder) / "out.json"
         command = [sys.executable, "-m", "gscalar", "run", "--home", f"{folder}/home", "--set", "workers=2"]
-        command += ["--", sys.executable, str(SCRIPT), str(num_rounds), str(out)]
+        command += ["--", sys.executable, str(SCRIPT), str(num_rounds), str(out), str(rotation)]
         environment = os.environ | {"OMP_NUM_THREADS": "1"}
         done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=LIMIT_S, check=False)
         if done.returncode != 0:
@@ -57,9 +59,9 @@ def train(num_rounds: int) -> dict[str, Any]:
         return measured
 
 
-def median_ratio(above: Sequence[Sequence[float]], below: Sequence[Sequence[float]]) -> tuple[float, float, float]:
-    """Return the median over rounds of the ratio of the blocks' median steps, and its 95 % interval."""
-    ratios = [statistics.median(a) / statistics.median(b) for a, b in zip(above, below, strict=True)]
+def median_ratio(above: Sequence[float], below: Sequence[float]) -> tuple[float, float, float]:
+    """Return the median over rounds of the ratio, and its 95 % interval."""
+    ratios = [a / b for a, b in zip(above, below, strict=True)]
     rng = random.Random(0)
     resampled = sorted(statistics.median(rng.choices(ratios, k=len(ratios))) for _ in range(NUM_RESAMPLES))
     return statistics.median(ratios), resampled[NUM_RESAMPLES // 40], resampled[-NUM_RESAMPLES // 40 - 1]
@@ -107,11 +109,15 @@ def figure(value: float, unit: str, goal: str | None = None, holds: bool | None 
 
 def measure(num_rounds: int) -> dict[str, dict[str, Any]]:
     direct = direct_costs_us()
-    measured = train(num_rounds)
-    spent = measured["spent_s"]
-    ratio, low, high = median_ratio(spent["scalar"], spent["bare_a"])
-    same, same_low, same_high = median_ratio(spent["bare_b"], spent["bare_a"])
-    step_s = statistics.median(statistics.median(block) for block in spent["bare_a"])
+    launches = [train(num_rounds // NUM_LAUNCHES, rotation) for rotation in range(NUM_LAUNCHES)]
+    step = {
+        arm: [statistics.median(block) for launch in launches for block in launch["spent_s"][arm]]
+        for arm in ("scalar", "bare_a", "bare_b")
+    }
+    bare = [statistics.mean(both) for both in zip(step["bare_a"], step["bare_b"], strict=True)]
+    ratio, low, high = median_ratio(step["scalar"], bare)
+    same, same_low, same_high = median_ratio(step["bare_b"], step["bare_a"])
+    step_s = statistics.median(bare)
     figures = {
         "step_of_bare_ddp": figure(1e3 * step_s, "ms"),
         "scalar_over_bare": figure(ratio, "x", f"<= A/A + {MOST_OVER_AA}", ratio <= same + MOST_OVER_AA),
@@ -124,7 +130,8 @@ def measure(num_rounds: int) -> dict[str, dict[str, Any]]:
         "recording_a_step": figure(direct["recording"], "us"),
         "direct_cost_over_step": figure((direct["timing"] + direct["recording"]) / 1e6 / step_s, "1"),
     }
-    for name, share in sorted(measured["cpu_share"].items()):
+    for name in sorted(launches[0]["cpu_share"]):
+        share = statistics.mean(launch["cpu_share"].get(name, 0.0) for launch in launches)
         key = f"cpu_share_{name.removeprefix('gscalar-')}"
         figures[key] = figure(share, "core", f"< {MOST_CPU_SHARE}", share < MOST_CPU_SHARE)
     return figures
@@ -133,7 +140,7 @@ def measure(num_rounds: int) -> dict[str, dict[str, Any]]:
 def main() -> None:
     parser = argparse.ArgumentParser(description="What a run adds to a training step.")
     parser.add_argument("--json", action="store_true", help="print one JSON object instead of a table")
-    parser.add_argument("--rounds", type=int, default=60, help="rounds of three blocks of ten steps")
+    parser.add_argument("--rounds", type=int, default=200, help="rounds of three blocks of five steps")
     options = parser.parse_args()
     figures = measure(options.rounds)
     if options.json:
