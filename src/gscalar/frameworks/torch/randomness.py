@@ -59,10 +59,6 @@ def set_random_state(blob: bytes) -> None:
         torch.cuda.set_rng_state(_bytes_tensor(state["cuda"]))
 
 
-# NumPy generators that no `drawing` uses now. Scopes that nest have one each.
-_SPARE: list[Any] = []
-
-
 @contextlib.contextmanager
 def drawing(seed: int) -> Iterator[None]:
     """Draw from generators seeded here, and give the training its own back afterwards.
@@ -72,13 +68,10 @@ def drawing(seed: int) -> Iterator[None]:
     """
     numpy = sys.modules.get("numpy")
     python_state, torch_state = random.getstate(), torch.default_generator.get_state()
+    numpy_state = numpy.random.get_state() if numpy is not None else None
     random.seed(seed)
     torch.default_generator.manual_seed(seed)
     if numpy is not None:
-        # To copy NumPy's state out and in, or to make a generator, would take longer (80 us) than many a batch.
-        own_generator = numpy.random.get_bit_generator()
-        spare = _SPARE.pop() if _SPARE else numpy.random.MT19937()
-        numpy.random.set_bit_generator(spare)
         numpy.random.seed(seed % 2**32)
     try:
         yield
@@ -86,8 +79,7 @@ def drawing(seed: int) -> Iterator[None]:
         random.setstate(python_state)
         torch.default_generator.set_state(torch_state)
         if numpy is not None:
-            numpy.random.set_bit_generator(own_generator)
-            _SPARE.append(spare)
+            numpy.random.set_state(numpy_state)
 
 
 def _bytes_tensor(blob: bytes) -> torch.Tensor:
