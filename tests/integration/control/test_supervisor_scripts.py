@@ -102,5 +102,7 @@ def test_the_schema_is_printed(gscalar) -> None:
 def test_a_record_file_tells_all(begin) -> None:
     run = begin("init", "step=1", "finish")
     assert run.wait() == 0
-    kinds = [type(event).__name__ for event in run.events(events.Event)]
+    # How often the hardware was looked at meanwhile is a matter of time.
+    sampled = ("Names", "Hardware")
+    kinds = [name for name in (type(event).__name__ for event in run.events(events.Event)) if name not in sampled]
     assert kinds == ["Header", "AttemptStarted", "AttemptEnded", "RunEnded", "Seal"]

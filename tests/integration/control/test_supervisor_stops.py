@@ -201,11 +201,19 @@ def test_a_script_that_runs_alone_is_not_joined_by_a_supervisor(begin, gscalar) 
     start = psutil.Process().create_time()
     header = events.Header(1, run.run, 1, 0, 1, "worker", socket.gethostname(), os.getpid(), start, 0, "0")
     writer = RecordWriter(run.folder.worker_record(1, 0), header)
-    refused = gscalar("run", "--resume", run.run)
+    refused = gscalar("run", "--resume", run.run, "--set", "config.more=1")
     assert (refused.returncode, "[run-active]" in refused.stderr) == (2, True), refused.stderr
     writer.emit(events.RunEnded(1, "completed"))
     writer.close()
-    assert gscalar("run", "--resume", run.run).returncode == 0
+    assert gscalar("run", "--resume", run.run, "--set", "config.more=1").returncode == 0
+
+
+def test_a_completed_run_goes_on_only_where_something_new_is_asked_of_it(begin, gscalar, show) -> None:
+    run = begin("init", "step=1", "finish")
+    assert run.wait() == 0
+    refused = gscalar("run", "--resume", run.run)
+    assert (refused.returncode, "[run-completed]" in refused.stderr) == (2, True), refused.stderr
+    assert len(show(run.run)["attempts"]) == 1
 
 
 def test_resuming_takes_new_values_and_records_them_for_the_attempt(begin, show) -> None:
@@ -217,7 +225,7 @@ def test_resuming_takes_new_values_and_records_them_for_the_attempt(begin, show)
     assert (job["spec"]["workers"], job["spec"]["config"], job["origins"]["config.lr"]) == (2, {"lr": 3e-4}, "flag")
     assert json.loads(run.folder.job_file.read_text())["spec"]["workers"] == 1
     assert show(run.run)["attempts"][1]["world"] == 2
-    third = begin(arguments=["--resume", run.run])
+    third = begin(arguments=["--resume", run.run, "--set", "config.lr=1e-3"])
     assert third.wait() == 0
     assert show(run.run)["attempts"][2]["world"] == 2
 

@@ -41,6 +41,7 @@ class RoutedForward:
         self.own: Callable[..., Any] = model.forward
         self.ddp: DistributedDataParallel | None = None
         self.exchange = Exchange()
+        self.share = 1.0  # of its own loss that a rank adds to the mean over ranks; 1 where DDP divides
         self.evaluating = False
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
@@ -69,10 +70,10 @@ class RoutedForward:
 
 
 class Exchange:
-    """How DDP averages a bucket of gradients over the ranks: as it would by itself, and seen by a ledger.
+    """How DDP adds a bucket of gradients up over the ranks, seen by a ledger.
 
-    The ledger only notes times; the future that DDP waits for is that of the collective. Averages are
-    taken by the backend (`ReduceOp.AVG`), so that no pass over the bucket is added.
+    The ledger only notes times; the future that DDP waits for is that of the collective. It is a sum: DDP leaves
+    the division to a hook, and one pass over all gradients for it is saved by dividing the loss (`RoutedForward.share`).
     """
 
     def __init__(self) -> None:
@@ -84,7 +85,7 @@ class Exchange:
         if self.ledger is not None:
             num_bytes = buffer.numel() * buffer.element_size()
             seen = self.ledger.ready(CollectiveKind.ALL_REDUCE, GRADIENTS, num_bytes)
-        work = dist.all_reduce(buffer, op=dist.ReduceOp.AVG, async_op=True)
+        work = dist.all_reduce(buffer, async_op=True)
         assert work is not None
 
         def over(future: torch.futures.Future[list[torch.Tensor]]) -> torch.Tensor:
@@ -93,8 +94,8 @@ class Exchange:
             reduced: torch.Tensor = future.value()[0]
             return reduced
 
-        averaged: torch.futures.Future[torch.Tensor] = work.get_future().then(over)
-        return averaged
+        summed: torch.futures.Future[torch.Tensor] = work.get_future().then(over)
+        return summed
 
 
 class _Replica(nn.Module):
@@ -124,6 +125,7 @@ def route(model: nn.Module, plan: Plan, *, world: int, device: torch.device) -> 
             # On a device a collective's end is an event in its stream, which no callback on the host sees.
             # A lambda, because DDP reads a hook's annotations and knows no postponed ones.
             routed.ddp.register_comm_hook(None, lambda state, bucket: routed.exchange(bucket))
+            routed.share = 1 / world
         if not plan.sync.unused_parameters:
             _settle_buckets(routed.ddp, replica)
     model.forward = routed

@@ -32,6 +32,7 @@ class TorchTrainee:
         self.optimizers = [item for item in objects if isinstance(item, Optimizer)]
         self.schedules = [item for item in objects if isinstance(item, LRScheduler | ReduceLROnPlateau)]
         self.routed = list(routed)
+        self._share = min((each.share for each in routed), default=1.0)
         parameters = [p for optimizer in self.optimizers for g in optimizer.param_groups for p in g["params"]]
         # Two optimizers may share a parameter; its gradient is scaled once.
         self._parameters = list({id(parameter): parameter for parameter in parameters}.values())
@@ -49,7 +50,8 @@ class TorchTrainee:
 
     def backward(self, loss: torch.Tensor, weight: float) -> None:
         """Add the gradient of `weight * loss`."""
-        (loss if weight == 1.0 else loss * weight).backward()
+        factor = weight * self._share
+        (loss if factor == 1.0 else loss * factor).backward()
 
     @torch.no_grad()
     def update(self, *, scale: float, clip_norm: float | None, lr_factor: float | None) -> Update:
