@@ -89,8 +89,12 @@ class Trainee(Protocol):
     def evaluate(self, evaluating: bool) -> None:
         """Say whether forwards belong to an evaluation, where no rank waits for another."""
 
-    def backward(self, loss: Any, weight: float) -> None:
-        """Add the gradient of `weight * loss`, averaged over ranks at the border."""
+    def backward(self, loss: Any, weight: float, when_computed: Callable[[], None] | None = None) -> None:
+        """Add the gradient of `weight * loss`, averaged over ranks at the border.
+
+        `when_computed` is called once: when this rank has computed its gradients and waits for others, or earlier
+        where that moment cannot be seen.
+        """
 
     def update(self, *, scale: float, clip_norm: float | None, lr_factor: float | None) -> Update:
         """Scale and clip the gradient, move every optimizer and schedule object, and zero the gradient."""

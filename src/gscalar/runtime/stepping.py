@@ -9,12 +9,13 @@ accumulated micro-steps:
 weight the script gives (tokens). A framework's data parallel averages over ranks, so what is
 missing is the factor world / sum(w). With the default weights the sum is known before the forward,
 and the factor goes into the loss; given weights are summed over ranks by a collective that runs
-during the backward, and the gradient is scaled afterwards.
+while gradients are exchanged, and the gradient is scaled afterwards.
 
 The same collective carries what all ranks must decide together: a stop asked of any rank, a
 checkpoint that is due by rank 0's clock, a non-finite loss anywhere, and whether some micro-steps
 were given a weight and others not, which no factor could put right. So every rank acts at the
-same step, at the price of one small message a step that hides behind the backward.
+same step, at the price of one small message a step. It is sent when a rank has nothing left to compute and waits
+for gradients anyway: sent earlier, it would wake threads that take the cores from the backward.
 """
 
 from __future__ import annotations
@@ -137,21 +138,26 @@ class StepEngine:
         if seen is not None and not math.isfinite(seen):
             step.nonfinite = True
         if self._border:
-            wants = [
-                step.weight,
-                step.samples,
-                step.tokens,
-                float(stop),
-                float(checkpoint),
-                float(step.nonfinite),
-                float(step.micro_steps),
-                float(step.unscaled),
-            ]
-            if self._world > 1:
-                self._host_sum = self._ledger.ready(CollectiveKind.ALL_REDUCE, HOST_SUMS, 8 * len(wants))
-            self._totals = self._group.start_sum(wants)
-        self._trainee.backward(loss, factor)
+            self._trainee.backward(loss, factor, lambda: self._start_sum(stop=stop, checkpoint=checkpoint))
+        else:
+            self._trainee.backward(loss, factor)
         return seen
+
+    def _start_sum(self, *, stop: bool, checkpoint: bool) -> None:
+        step = self._open
+        wants = [
+            step.weight,
+            step.samples,
+            step.tokens,
+            float(stop),
+            float(checkpoint),
+            float(step.nonfinite),
+            float(step.micro_steps),
+            float(step.unscaled),
+        ]
+        if self._world > 1:
+            self._host_sum = self._ledger.ready(CollectiveKind.ALL_REDUCE, HOST_SUMS, 8 * len(wants))
+        self._totals = self._group.start_sum(wants)
 
     def sync(self) -> tuple[Agreement, float]:
         """Wait for the totals of all ranks; return what was agreed and the factor the gradient still needs.

@@ -190,8 +190,10 @@ class ToyTrainee:
     def evaluate(self, evaluating: bool) -> None:
         """Nothing waits for other ranks in a forward here."""
 
-    def backward(self, loss: ToyLoss, weight: float) -> None:
+    def backward(self, loss: ToyLoss, weight: float, when_computed: Callable[[], None] | None = None) -> None:
         """Add the gradient, and average it over ranks at the border."""
+        if when_computed is not None:
+            when_computed()
         self.model.gradient = self.model.gradient + weight * loss.gradient
         if self._border:
             total = self._group.exchange(self.model.gradient, lambda rows: np.sum(rows, axis=0))

@@ -28,8 +28,11 @@ class Listening:
     def expect(self, *, border: bool) -> None:
         self.calls.append(("expect", border))
 
-    def backward(self, loss: Any, weight: float) -> None:
+    def backward(self, loss: Any, weight: float, when_computed: Callable[[], None] | None = None) -> None:
         self.calls.append(("backward", weight))
+        if when_computed is not None:
+            when_computed()
+            self.calls.append(("computed", None))
 
     def update(self, *, scale: float, clip_norm: float | None, lr_factor: float | None) -> Update:
         self.calls.append(("update", (scale, clip_norm, lr_factor)))
@@ -175,11 +178,11 @@ def test_only_the_last_micro_step_exchanges_gradients_and_sums() -> None:
     assert forwards == one_step * 2
 
 
-def test_the_sum_is_under_way_before_the_backward() -> None:
+def test_the_sum_begins_when_this_rank_has_computed() -> None:
     listening = Listening()
     micro_step(make_engine(listening), batch())
     names = [name for name, _ in listening.calls]
-    assert names.index("start_sum") < names.index("backward")
+    assert names.index("backward") < names.index("start_sum") < names.index("computed")
 
 
 def test_the_end_of_an_epoch_ends_an_accumulated_step() -> None:

@@ -69,15 +69,28 @@ class RoutedForward:
         return getattr, (self.model, "forward")
 
 
+class Once:
+    """Calls a function the first time that it is called."""
+
+    def __init__(self, function: Callable[[], None]) -> None:
+        self._function: Callable[[], None] | None = function
+
+    def __call__(self) -> None:
+        function, self._function = self._function, None
+        if function is not None:
+            function()
+
+
 class Exchange:
     """How DDP adds a bucket of gradients up over the ranks, seen by a ledger.
 
     The ledger only notes times; the future that DDP waits for is that of the collective. It is a sum: DDP leaves
-    the division to a hook, and one pass over all gradients for it is saved by dividing the loss (`RoutedForward.share`).
+    the division to a hook, and dividing the loss (`RoutedForward.share`) saves a pass over all gradients.
     """
 
     def __init__(self) -> None:
         self.ledger: CollectiveLedger | None = None
+        self.when_computed: Callable[[], None] | None = None  # called with the last bucket
 
     def __call__(self, bucket: GradBucket) -> torch.futures.Future[torch.Tensor]:
         buffer = bucket.buffer()
@@ -87,6 +100,8 @@ class Exchange:
             seen = self.ledger.ready(CollectiveKind.ALL_REDUCE, GRADIENTS, num_bytes)
         work = dist.all_reduce(buffer, async_op=True)
         assert work is not None
+        if self.when_computed is not None and bucket.is_last():
+            self.when_computed()
 
         def over(future: torch.futures.Future[list[torch.Tensor]]) -> torch.Tensor:
             if seen is not None:

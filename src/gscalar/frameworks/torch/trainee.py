@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
@@ -10,7 +10,7 @@ from torch import nn
 from torch.optim import Optimizer
 from torch.optim.lr_scheduler import LRScheduler, ReduceLROnPlateau
 
-from gscalar.frameworks.torch.replica import RoutedForward
+from gscalar.frameworks.torch.replica import Once, RoutedForward
 from gscalar.frameworks.torch.state import (
     from_plain,
     mismatch,
@@ -48,10 +48,21 @@ class TorchTrainee:
         for routed in self.routed:
             routed.evaluating = evaluating
 
-    def backward(self, loss: torch.Tensor, weight: float) -> None:
+    def backward(self, loss: torch.Tensor, weight: float, when_computed: Callable[[], None] | None = None) -> None:
         """Add the gradient of `weight * loss`."""
         factor = weight * self._share
-        (loss if factor == 1.0 else loss * factor).backward()
+        weighed = loss if factor == 1.0 else loss * factor
+        if when_computed is None:
+            weighed.backward()
+            return
+        call = Once(when_computed)
+        exchanges = [routed.exchange for routed in self.routed if routed.share != 1.0]
+        if not exchanges:
+            call()
+        for exchange in exchanges:
+            exchange.when_computed = call
+        weighed.backward()
+        call()  # where no bucket was exchanged, such as a loss that touches no parameter
 
     @torch.no_grad()
     def update(self, *, scale: float, clip_norm: float | None, lr_factor: float | None) -> Update:
