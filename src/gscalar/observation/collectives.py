@@ -9,11 +9,14 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable
+from typing import Final
 
 from gscalar.model.spans import Collective, CollectiveKind
 
 GRADIENTS = 0
 HOST_SUMS = 1
+# A script that exchanges gradients without ever ending a step must not fill the memory.
+_MAX_OPEN: Final = 4096
 
 
 class OpenCollective:
@@ -50,7 +53,8 @@ class CollectiveLedger:
         sequence = self._num_ready.get(group, 0)
         self._num_ready[group] = sequence + 1
         collective = OpenCollective(kind, group, sequence, num_bytes, self._clock_ns)
-        self._open.append(collective)
+        if len(self._open) < _MAX_OPEN:
+            self._open.append(collective)
         return collective
 
     def exposed(self) -> tuple[int, int] | None:

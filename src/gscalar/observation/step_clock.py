@@ -143,15 +143,16 @@ class StepClock:
 
     def cut(self) -> StepTiming:
         """End the step and begin the next one."""
+        # A collection may strike at any allocation and books its time itself: the new step's totals are made
+        # before the old ones are closed, and nothing is allocated in between.
+        fresh_totals, fresh_spans, wall_ns = [0] * (_OUTSIDE + 1), list[Span](), self._wall_ns()
         now_ns = self._clock_ns()
-        self._totals[self._place] += now_ns - self._last_ns
-        totals = self._totals
-        timing = StepTiming(self._wall_begin_ns, sum(totals[:_OUTSIDE]), totals[:_OUTSIDE], self._spans)
+        totals, spans, begin_ns = self._totals, self._spans, self._wall_begin_ns
+        totals[self._place] += now_ns - self._last_ns
         self._begin_ns = self._last_ns = now_ns
-        self._wall_begin_ns = self._wall_ns()
-        self._totals = [0] * (_OUTSIDE + 1)
-        self._spans = []
-        return timing
+        self._totals, self._spans, self._wall_begin_ns = fresh_totals, fresh_spans, wall_ns
+        accounts_ns = totals[:_OUTSIDE]
+        return StepTiming(begin_ns, sum(accounts_ns), accounts_ns, spans)
 
     def watch_gc(self) -> None:
         """Time garbage collections on this thread from now on."""

@@ -7,6 +7,7 @@ nobody has to guess where the record went.
 from __future__ import annotations
 
 import contextlib
+import os
 import sys
 from typing import Final
 
@@ -31,8 +32,10 @@ class Telling:
         self.say(f"record {self._opened.folder.path}")
 
     def stopping(self) -> None:
-        """Say what a Ctrl-C in a training loop does."""
-        self.say("stops after this step, with a checkpoint; Ctrl-C again stops it now")
+        """Say what a Ctrl-C in a training loop does. Its signal may have struck inside a print: so not by print."""
+        if self._speaks:
+            with contextlib.suppress(OSError):
+                os.write(2, b"gscalar: stops after this step, with a checkpoint; Ctrl-C again stops it now\n")
 
     def ended(self, how: str, step: int) -> None:
         """Say how the run ended and what to look at next."""

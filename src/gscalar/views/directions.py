@@ -36,7 +36,7 @@ _NEITHER: Final = frozenset(
 _BITS: Final = re.compile(r"(bits|nats)_per_[a-z]+$")
 _RATE: Final = re.compile(r"_per_(s|sec|second)$")
 _DURATION: Final = re.compile(r"(_|^)(s|ms|us|ns|sec|secs|seconds|time|duration|latency)$")
-_MACHINE: Final = re.compile(r"(memory|mem|bytes|cpu|gpu|utilization|mfu|throughput|watts|temperature)")
+_MACHINE: Final = frozenset(["memory", "mem", "bytes", "cpu", "gpu", "mfu", "throughput", "watts", "hardware"])
 
 
 def find_direction(name: str) -> str | None:
@@ -56,7 +56,9 @@ def find_direction(name: str) -> str | None:
 def is_of_machine(name: str) -> bool:
     """Tell whether the values depend on the machine and the hour: two equal trainings differ in them."""
     last = _last_part(name)
-    return bool(_RATE.search(last) or _DURATION.search(last) or _MACHINE.search(last))
+    # In whole words, whole path: `gpu0/utilization` is of the machine, `expert_utilization` is not.
+    words = {word.rstrip("0123456789") for word in _words(name.lower())}
+    return bool(_RATE.search(last) or _DURATION.search(last) or words & _MACHINE)
 
 
 def _last_part(name: str) -> str:

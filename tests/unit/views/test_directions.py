@@ -34,6 +34,9 @@ def test_the_direction_is_what_the_name_says(name: str) -> None:
 
 
 OF_MACHINE = {
+    "expert_utilization": False,
+    "memorization/rate": False,
+    "gpu0/utilization": True,
     "train/step_s": True,
     "train/tokens_per_s": True,
     "epoch_time": True,

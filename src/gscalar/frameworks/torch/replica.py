@@ -70,10 +70,10 @@ class RoutedForward:
 
 
 class Once:
-    """Calls a function the first time that it is called."""
+    """Calls a function, where there is one, the first time that it is called."""
 
-    def __init__(self, function: Callable[[], None]) -> None:
-        self._function: Callable[[], None] | None = function
+    def __init__(self, function: Callable[[], None] | None) -> None:
+        self._function = function
 
     def __call__(self) -> None:
         function, self._function = self._function, None
@@ -85,16 +85,18 @@ class Exchange:
     """How DDP adds a bucket of gradients up over the ranks, seen by a ledger.
 
     The ledger only notes times; the future that DDP waits for is that of the collective. It is a sum: DDP leaves
-    the division to a hook, and dividing the loss (`RoutedForward.share`) saves a pass over all gradients.
+    the division to a hook, and dividing the loss (`RoutedForward.share`) saves a pass over all gradients. A backward
+    that the script calls by itself has the plain loss, and its sum is divided.
     """
 
     def __init__(self) -> None:
         self.ledger: CollectiveLedger | None = None
         self.when_computed: Callable[[], None] | None = None  # called with the last bucket
+        self.divides = True  # the sum, by the ranks; not where the loss is divided
 
     def __call__(self, bucket: GradBucket) -> torch.futures.Future[torch.Tensor]:
         buffer = bucket.buffer()
-        seen = None
+        seen, divisor = None, dist.get_world_size() if self.divides else 1
         if self.ledger is not None:
             num_bytes = buffer.numel() * buffer.element_size()
             seen = self.ledger.ready(CollectiveKind.ALL_REDUCE, GRADIENTS, num_bytes)
@@ -107,7 +109,7 @@ class Exchange:
             if seen is not None:
                 seen.done()
             reduced: torch.Tensor = future.value()[0]
-            return reduced
+            return reduced.div_(divisor) if divisor > 1 else reduced
 
         summed: torch.futures.Future[torch.Tensor] = work.get_future().then(over)
         return summed

@@ -52,16 +52,17 @@ class TorchTrainee:
         """Add the gradient of `weight * loss`."""
         factor = weight * self._share
         weighed = loss if factor == 1.0 else loss * factor
-        if when_computed is None:
-            weighed.backward()
-            return
         call = Once(when_computed)
         exchanges = [routed.exchange for routed in self.routed if routed.share != 1.0]
         if not exchanges:
             call()
         for exchange in exchanges:
-            exchange.when_computed = call
-        weighed.backward()
+            exchange.when_computed, exchange.divides = call, False
+        try:
+            weighed.backward()
+        finally:
+            for exchange in exchanges:
+                exchange.when_computed, exchange.divides = None, True
         call()  # where no bucket was exchanged, such as a loss that touches no parameter
 
     @torch.no_grad()
