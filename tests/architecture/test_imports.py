@@ -86,6 +86,7 @@ BENCHMARKED_PARTS = {
     "benchmarks/resume_matrix.py": ("gscalar.testing.",),
     "benchmarks/chaos.py": ("gscalar.state.records", "gscalar.testing."),
     "benchmarks/series.py": ("gscalar.control.indexing.series_index", "gscalar.model.events", "gscalar.state."),
+    "benchmarks/reading_commands.py": ("gscalar.control.", "gscalar.state.", "gscalar.testing."),
     "benchmarks/step_overhead.py": ("gscalar.model.", "gscalar.observation.", "gscalar.runtime.", "gscalar.state."),
 }
 

@@ -10,14 +10,16 @@ from typing import Any, Final
 import click
 from rich.text import Text
 
+import gscalar.cli.one_thread  # noqa: F401  # before all that loads NumPy
 from gscalar.base.units import format_count, format_duration
 from gscalar.cli.charts import ChartOptions, print_charts
 from gscalar.cli.common import common_options, json_option, print_json
 from gscalar.cli.costs import account_word, percent
-from gscalar.cli.reading import fresh_catalog, number_text, status_text
+from gscalar.cli.reading import number_text, status_text
+from gscalar.cli.references import load_runs
 from gscalar.cli.tables import make_console, print_table
-from gscalar.state.catalog import resolve_run
-from gscalar.views.compare import compare_runs, load_runs
+from gscalar.views.compare import compare_runs
+from gscalar.views.describing import describe_run
 from gscalar.views.metrics import Choice, check_choice, fresh_series
 
 _PLAIN_WIDTH: Final = 80
@@ -57,11 +59,11 @@ def command(runs: tuple[str, ...], everything: bool, names: tuple[str, ...], as_
     """
     if as_json and names:
         raise click.UsageError("--json and --plot exclude each other.")
-    with fresh_catalog(home) as (opened, catalog), ExitStack() as stack:
-        run_ids = list(dict.fromkeys(resolve_run(catalog, each) for each in runs))
-        if len(run_ids) < 2:
-            raise click.UsageError("Give at least two runs; an id, or a name with several runs, is only one of them.")
-        told = load_runs(opened, catalog, run_ids)
+    opened, found = load_runs(home, runs)
+    if len(found) < 2:
+        raise click.UsageError("Give at least two runs; an id, or a name with several runs, is only one of them.")
+    told = [describe_run(opened, each) for each in found]
+    with ExitStack() as stack:
         series = [
             stack.enter_context(fresh_series(opened, run["id"], label))
             for run, label in zip(told, labels(told), strict=True)

@@ -10,6 +10,7 @@ from typing import Any, Final
 import click
 from rich.text import Text
 
+import gscalar.cli.one_thread  # noqa: F401  # before all that loads NumPy
 from gscalar.base.units import format_bytes
 from gscalar.cli.charts import ChartOptions, print_charts, rank_text
 from gscalar.cli.common import common_options, json_option, print_json

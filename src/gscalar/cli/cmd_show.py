@@ -22,17 +22,9 @@ from gscalar.cli.costs import (
     step_notes,
     step_s,
 )
-from gscalar.cli.reading import (
-    fresh_catalog,
-    lasted,
-    local_time,
-    make_console,
-    number_text,
-    print_table,
-    status_text,
-)
-from gscalar.state.catalog import resolve_run
-from gscalar.views.show import show_run
+from gscalar.cli.reading import lasted, local_time, make_console, number_text, print_table, status_text
+from gscalar.cli.references import load_runs
+from gscalar.views.show import describe_whole
 
 
 @click.command("show")
@@ -45,8 +37,8 @@ def command(run: str, as_json: bool, home: str | None) -> None:
     RUN is an id, a unique prefix of one, or a name (the newest). Metrics are those of the lowest rank
     that logged them, without the steps that a later attempt repeated.
     """
-    with fresh_catalog(home) as (opened, catalog):
-        shown = show_run(opened, catalog, resolve_run(catalog, run))
+    opened, (found,) = load_runs(home, [run])
+    shown = describe_whole(opened, found)
     if as_json:
         print_json(shown)
     else:

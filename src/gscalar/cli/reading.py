@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from contextlib import contextmanager
 from datetime import datetime
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import click
 from rich.text import Text
@@ -14,10 +14,10 @@ from gscalar.base.errors import EnvironmentProblem
 from gscalar.base.units import format_duration
 from gscalar.cli.tables import make_console as make_console
 from gscalar.cli.tables import print_table as print_table
-from gscalar.control.indexer import refresh
-from gscalar.state.catalog import Catalog, open_catalog
-from gscalar.state.catalog.catalog import replace_damaged
 from gscalar.state.home import Home, open_home
+
+if TYPE_CHECKING:
+    from gscalar.state.catalog import Catalog
 
 STATUS_STYLES = {
     "running": "cyan",
@@ -35,6 +35,10 @@ def fresh_catalog(home_flag: str | None) -> Iterator[tuple[Home, Catalog]]:
 
     A damaged catalog is set aside and built anew, with a word on stderr: nothing but time is lost.
     """
+    # What opens the catalog takes longer to load than most commands take, and some need it only now and then.
+    from gscalar.control.indexer import refresh
+    from gscalar.state.catalog.catalog import open_catalog, replace_damaged
+
     home = open_home(home_flag)
     catalog = open_catalog(home)
     try:

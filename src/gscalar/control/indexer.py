@@ -11,17 +11,14 @@ same result. A run that has ended and has not moved for a while costs one `stat`
 from __future__ import annotations
 
 import logging
-import os
 import time
 from collections.abc import Callable
-from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
 from gscalar.base.errors import EnvironmentProblem, ScalarError
-from gscalar.control.indexing.run_index import IsAlive, RunIndex
-from gscalar.control.indexing.scanning import scan_records
+from gscalar.control.indexing.freshness import FileTimes, IsAlive, Need, judge_run, list_runs, mtime_of
+from gscalar.control.indexing.run_index import RunIndex
 from gscalar.control.liveness import is_alive as process_is_alive
-from gscalar.model.status import Status
 from gscalar.state.catalog import Catalog, open_catalog, storing
 from gscalar.state.catalog.catalog import replace_damaged
 from gscalar.state.catalog.rows import RunState
@@ -31,8 +28,6 @@ from gscalar.state.sqlite_files import remove_database
 if TYPE_CHECKING:
     from gscalar.control.indexing.series_index import SeriesIndex
 
-# Clocks of file systems are coarse, and other ranks may write a little longer than the owner.
-_SETTLES_AFTER_NS: Final = 60_000_000_000
 _TICK_S: Final = 1.0
 # Nobody waits for a tick, since whoever reads catches up first; so ticks are as rare as keeps their cost below 1 %
 # of a core, up to this.
@@ -60,7 +55,7 @@ def refresh(
     """
     with catalog.read() as connection:
         states = storing.load_states(connection)
-    present = [run_id] if run_id is not None else _list_runs(home)
+    present = [run_id] if run_id is not None else list_runs(home)
     if present is None:
         return
     for each in present:
@@ -95,7 +90,7 @@ def rebuild(home: Home, *, is_alive: IsAlive = process_is_alive) -> int:
 
 
 def _rebuild(home: Home, is_alive: IsAlive) -> int:
-    for run_id in _list_runs(home) or ():
+    for run_id in list_runs(home) or ():
         remove_database(home.series(run_id))
     with open_catalog(home) as catalog:
         with catalog.write() as connection:
@@ -190,15 +185,6 @@ class Indexer:
         self._catalog = self._index = None
 
 
-def _list_runs(home: Home) -> list[str] | None:
-    """Return the names of the run folders; None where they cannot be listed, which says nothing of them."""
-    try:
-        with os.scandir(home.runs) as entries:
-            return sorted(each.name for each in entries if not each.name.startswith(".") and each.is_dir())
-    except OSError:
-        return None
-
-
 def _refresh_run(
     home: Home,
     catalog: Catalog,
@@ -207,28 +193,18 @@ def _refresh_run(
     is_alive: IsAlive,
     clock_ns: Callable[[], int],
 ) -> None:
+    def load_file_times() -> FileTimes:
+        with catalog.read() as connection:
+            return storing.load_file_times(connection, run_id)
+
     folder = home.run(run_id)
-    mtime_ns = _mtime_ns(folder.records)
-    if state is not None and state.settled_mtime_ns is not None and state.settled_mtime_ns == mtime_ns:
-        return
-    if state is None or _needs_look(catalog, home, run_id, state, is_alive):
+    mtime_ns = mtime_of(folder.records)
+    need = judge_run(folder, mtime_ns, state, load_file_times, is_alive=is_alive, clock_ns=clock_ns)
+    if need is Need.READING:
         RunIndex(home, run_id, is_alive).catch_up(catalog)
-        return
-    if not Status(state.status).ended or mtime_ns is None:
-        return
-    newest_ns = max((each[1] for each in scan_records(folder).values()), default=0)
-    if clock_ns() - max(newest_ns, mtime_ns) > _SETTLES_AFTER_NS:
+    elif need is Need.SETTLING:
         with catalog.write() as connection:
             storing.mark_settled(connection, run_id, mtime_ns)
-
-
-def _needs_look(catalog: Catalog, home: Home, run_id: str, state: RunState, is_alive: IsAlive) -> bool:
-    """Tell whether a run's files are not as they were when they were read, or its owner has died."""
-    with catalog.read() as connection:
-        known = storing.load_file_times(connection, run_id)
-    if scan_records(home.run(run_id)) != known:
-        return True
-    return bool(state.status == Status.RUNNING and state.owner and not is_alive(state.owner))
 
 
 def _forget_missing(home: Home, catalog: Catalog, states: dict[str, RunState], present: set[str]) -> None:
@@ -239,10 +215,3 @@ def _forget_missing(home: Home, catalog: Catalog, states: dict[str, RunState], p
                 storing.forget_run(connection, each)
         for each in gone:
             remove_database(home.series(each))
-
-
-def _mtime_ns(path: Path) -> int | None:
-    try:
-        return path.stat().st_mtime_ns
-    except OSError:
-        return None

@@ -51,6 +51,8 @@ def assert_info(got: SeriesInfo, points: list[Point]) -> None:
     assert (got.last_step, got.last_time_ns) == want[-1][:2]
     assert repr(got.last) == repr(want[-1].value)
     assert_extent([got.count, got.num_nan, got.num_posinf, got.num_neginf], got.least, got.greatest, want)
+    for value, step in ((got.least, got.least_step), (got.greatest, got.greatest_step)):
+        assert step == next((each.step for each in want if each.value == value), want[0].step)
 
 
 def assert_extent(counts: list[int], least: float, greatest: float, want: list[Point]) -> None:

@@ -12,10 +12,7 @@ import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, Final
 
-from gscalar.state.catalog import Catalog, storing
-from gscalar.state.home import Home
-from gscalar.state.series import SeriesInfo, SeriesReader
-from gscalar.views.describing import describe_run
+from gscalar.state.series import SeriesInfo
 from gscalar.views.directions import find_direction
 from gscalar.views.divergence import BUDGET_POINTS, Comparison, comparable_pairs, compare_series
 from gscalar.views.metrics import Choice, RunSeries, choose_series
@@ -46,17 +43,10 @@ _NOISE: Final = frozenset(
 _NOISY: Final = ("variables.GSCALAR_", "variables.MASTER_", "variables.SLURM_JOB", "variables.SLURM_STEP")
 
 
-def load_runs(home: Home, catalog: Catalog, run_ids: Sequence[str]) -> list[dict[str, Any]]:
-    """Return what `gscalar show` says of the runs, in this order."""
-    with catalog.read() as connection:
-        found = {run.id: describe_run(home, run) for run in storing.load_runs(connection, run_ids)}
-    return [found[each] for each in run_ids]
-
-
 def compare_runs(
     runs: Sequence[Mapping[str, Any]], series: Sequence[RunSeries], *, everything: bool = False
 ) -> dict[str, Any]:
-    """Return the comparison of runs, as `load_runs` gives them, with their open series."""
+    """Return the comparison of runs, as `gscalar show` describes them, with their open series."""
     return {
         "runs": [_head(run) for run in runs],
         "digests": compare_digests(runs),
@@ -146,12 +136,12 @@ def compare_metrics(series: Sequence[RunSeries]) -> list[dict[str, Any]]:
     found = []
     for name in sorted({name for each in chosen for name in each}):
         direction = find_direction(name)
-        cells = [_metric(run.reader, each.get(name), direction) for run, each in zip(series, chosen, strict=True)]
+        cells = [_metric(each.get(name), direction) for each in chosen]
         found.append({"name": name, "direction": direction, "better": find_better(cells, direction), "runs": cells})
     return found
 
 
-def _metric(reader: SeriesReader, info: SeriesInfo | None, direction: str | None) -> dict[str, Any] | None:
+def _metric(info: SeriesInfo | None, direction: str | None) -> dict[str, Any] | None:
     if info is None:
         return None
     found = {
@@ -166,11 +156,9 @@ def _metric(reader: SeriesReader, info: SeriesInfo | None, direction: str | None
         "nan": info.num_nan,
     }
     if direction is not None and info.count > info.num_nan:
-        chart = reader.chart(info.kind, info.name, info.rank, columns=1)
-        if len(chart.begin):  # the run may have gone on, and back, since it was listed
-            down = direction == "down"
-            found["best"] = float((chart.least if down else chart.greatest)[0])
-            found["best_step"] = int((chart.least_at if down else chart.greatest_at)[0])
+        down = direction == "down"
+        found["best"] = info.least if down else info.greatest
+        found["best_step"] = info.least_step if down else info.greatest_step
     return found
 
 

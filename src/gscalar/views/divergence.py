@@ -8,9 +8,9 @@ out, and steps that only one of the runs has.
 Both series are read side by side, window by window, until the first difference; the next metric is only read up to
 there.
 
-Limits. Two long runs that are equal would be read whole. So after `budget` points, stretches in which the columns of
-both charts are equal are passed over, and `exact` says so: first, last, least and greatest value of a column, their
-steps and the counts were the same.
+Limits. Two long runs that are equal would be read whole. So where they share more than `budget` points, only the first
+65,536 are certainly read; after that, stretches in which the columns of both charts are equal are passed over, and
+`exact` says so: first, last, least and greatest value of a column, their steps and the counts were the same.
 """
 
 from __future__ import annotations
@@ -27,6 +27,8 @@ from gscalar.views.directions import find_direction, is_of_machine
 from gscalar.views.metrics import group_columns
 
 BUDGET_POINTS: Final = 250_000
+# Of runs that are beyond the budget anyway.
+PROBE_POINTS: Final = 1 << 16
 _CHART_COLUMNS: Final = 256
 _FIRST_METRIC: Final = "train/loss"
 _NOTHING: Final = -(2**63)
@@ -60,7 +62,8 @@ def compare_series(
     first: SeriesReader, second: SeriesReader, pairs: Sequence[Pair], *, budget: int | None = BUDGET_POINTS
 ) -> Comparison:
     """Return the first difference between two runs' metrics; `budget` None reads every point that may matter."""
-    left = budget
+    shared = sum(min(each.count for each in pair) for pair in pairs)
+    left = budget if budget is None or shared <= budget else min(budget, PROBE_POINTS)
     found: list[Difference] = []
     num_points, exact = 0, True
     last_step = None

@@ -19,12 +19,12 @@ from fnmatch import fnmatchcase
 from typing import Any, Final
 
 from gscalar.base.errors import UserError
-from gscalar.control.indexing.series_index import read_series
+from gscalar.control.indexing.series_reading import open_current
 from gscalar.model.accounts import ACCOUNTS
 from gscalar.model.hardware import HARDWARE
 from gscalar.model.metrics import METRICS
 from gscalar.state.home import Home
-from gscalar.state.series import Chart, SeriesInfo, SeriesPoints, SeriesReader, open_series
+from gscalar.state.series import Chart, SeriesInfo, SeriesPoints, SeriesReader
 from gscalar.views.describing import iso_time
 
 KINDS: Final = ("metric", "account", "hardware")
@@ -66,8 +66,8 @@ def fresh_series(home: Home, run_id: str, label: str) -> Iterator[RunSeries]:
         Retryable: `catalog-busy`.
     """
     # A damaged store shows when it is read, and is then filled anew.
-    infos = read_series(home, run_id, SeriesReader.list)
-    with open_series(home, run_id) as reader:
+    reader, infos = open_current(home, run_id, SeriesReader.list)
+    with reader:
         yield RunSeries(run_id=run_id, label=label, reader=reader, infos=infos)
 
 

@@ -13,11 +13,11 @@ from pathlib import Path
 import pytest
 
 from gscalar.base.errors import EnvironmentProblem
-from gscalar.cli import reading
 from gscalar.cli.main import main
 from gscalar.cli.reading import print_table
 from gscalar.control.indexer import rebuild
 from gscalar.model import events
+from gscalar.state.catalog import catalog
 from gscalar.state.home import Home
 from gscalar.testing.builders import FakeClock, RunBuilder, write_run
 from gscalar.testing.catalog_damage import damage_table
@@ -429,5 +429,5 @@ def test_a_newer_catalog_is_refused(gscalar: Command, place: Home, monkeypatch: 
     def refuse(_: Home) -> None:
         raise EnvironmentProblem(code="store-newer", what="It is newer.")
 
-    monkeypatch.setattr(reading, "open_catalog", refuse)
+    monkeypatch.setattr(catalog, "open_catalog", refuse)
     assert gscalar("runs").code == 3

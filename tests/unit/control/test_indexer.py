@@ -15,11 +15,13 @@ from gscalar.base.errors import EnvironmentProblem
 from gscalar.control import indexer
 from gscalar.control.deleting import delete_run
 from gscalar.control.indexer import Indexer, rebuild, refresh
+from gscalar.control.indexing import freshness
 from gscalar.control.indexing.run_index import RunIndex
 from gscalar.control.indexing.series_index import SeriesIndex, refresh_series
 from gscalar.state.catalog import Catalog, migrating, open_catalog, sqlite, storing
 from gscalar.state.catalog.rows import RunSummary
 from gscalar.state.home import Home
+from gscalar.state.records.reader import RecordTail
 from gscalar.state.series import open_series
 from gscalar.testing.builders import DEFAULT_RUN_ID, RunBuilder, write_run
 from gscalar.testing.catalog_damage import damage_table
@@ -168,7 +170,7 @@ def test_a_run_that_has_settled_costs_one_look(place: Home, catalog: Catalog, mo
     folder = write_run(place)
     for _ in range(2):
         refresh(place, catalog, clock_ns=lambda: SETTLED_NS)
-    monkeypatch.setattr(indexer, "scan_records", lambda *_: pytest.fail("scanned"))
+    monkeypatch.setattr(freshness, "scan_records", lambda *_: pytest.fail("scanned"))
     refresh(place, catalog, clock_ns=lambda: SETTLED_NS)
     monkeypatch.undo()
     # A new file wakes it.
@@ -465,3 +467,17 @@ def test_a_catalog_of_an_older_version_is_read_anew_from_the_records(place: Home
         found = load(catalog)[run.run_id]
     assert found.measured["accounts"]["compute"]["mean"] == pytest.approx(0.1)
     assert found.metrics["train/loss"].count == 3
+
+
+def test_a_record_that_cannot_be_read_for_a_while_is_read_later(
+    place: Home, catalog: Catalog, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refuse(tail: RecordTail, max_frames: int = 0) -> list[object]:
+        raise OSError(5, "Input/output error")
+
+    write_run(place, "one")
+    with monkeypatch.context() as broken:
+        broken.setattr(RecordTail, "poll", refuse)
+        refresh(place, catalog)
+    refresh(place, catalog)
+    assert load(catalog)["one"].status == "completed"

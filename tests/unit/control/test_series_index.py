@@ -8,11 +8,13 @@ import pytest
 
 from gscalar.base.errors import EnvironmentProblem
 from gscalar.control.indexing.columns import step_columns
-from gscalar.control.indexing.series_index import SeriesIndex, read_series, refresh_series
+from gscalar.control.indexing.series_index import SeriesIndex, refresh_series
+from gscalar.control.indexing.series_reading import open_current
 from gscalar.control.indexing.series_rows import step_keys
 from gscalar.model import events
 from gscalar.model.accounts import ACCOUNTS, pack_accounts
 from gscalar.state.home import Home
+from gscalar.state.records.reader import RecordTail
 from gscalar.state.series import SeriesReader, open_series
 from gscalar.testing.builders import RunBuilder
 from gscalar.testing.catalog_damage import damage_table
@@ -93,7 +95,8 @@ def test_a_step_beyond_64_bits_is_the_last_one(place: Home) -> None:
     run.tell(events.Names(78, ("a",))).tell(events.Points(2**63 + 5, 0, 78, struct.pack("<d", math.pi)))
     run.abandon()
     refresh_series(place, run.run_id)
-    got = read_series(place, run.run_id, lambda reader: points(reader, "a"))
+    reader, got = open_current(place, run.run_id, lambda reader: points(reader, "a"))
+    reader.close()
     assert got == [(0, 1.0)], "what lies after every cut never counts"
 
 
@@ -142,6 +145,32 @@ def test_a_damaged_store_is_filled_again_where_it_is_met(
     if table != "files":  # what catching up reads
         with pytest.raises(EnvironmentProblem, match="series-damaged"), open_series(place, run.run_id) as reader:
             points(reader, "train/loss")
-    got = read_series(place, run.run_id, lambda reader: points(reader, "train/loss"))
+    reader, got = open_current(place, run.run_id, lambda reader: points(reader, "train/loss"))
+    reader.close()
     assert len(got) == 5000
     assert len(list(place.series(run.run_id).parent.glob("*.damaged-*"))) == 1
+
+
+def test_a_record_that_cannot_be_read_for_a_while_is_read_later(place: Home, monkeypatch: pytest.MonkeyPatch) -> None:
+    run = RunBuilder(place).launch().train(4)
+    run.abandon()
+    with monkeypatch.context() as broken:
+        broken.setattr(RecordTail, "poll", refuse)
+        refresh_series(place, run.run_id)
+    refresh_series(place, run.run_id)
+    with open_series(place, run.run_id) as reader:
+        assert [step for step, _ in points(reader, "train/loss")] == [1, 2, 3, 4]
+
+
+def refuse(tail: RecordTail, max_frames: int = 0) -> list[object]:
+    raise OSError(5, "Input/output error")
+
+
+def test_a_batch_is_shared_by_all_files(place: Home) -> None:
+    run = RunBuilder(place).launch(3).train(5)
+    run.abandon()
+    index = SeriesIndex(place, run.run_id)
+    index.catch_up(max_frames=4)
+    index.close()
+    with open_series(place, run.run_id) as reader:
+        assert [len(points(reader, "train/loss", rank)) for rank in range(3)] == [5, 5, 5]

@@ -8,7 +8,7 @@ import pytest
 
 from gscalar.control.indexer import refresh
 from gscalar.model import events
-from gscalar.state.catalog import open_catalog
+from gscalar.state.catalog import open_catalog, storing
 from gscalar.state.home import Home
 from gscalar.testing.builders import RunBuilder
 from gscalar.views.compare import (
@@ -18,10 +18,10 @@ from gscalar.views.compare import (
     data_order,
     find_better,
     flatten,
-    load_runs,
     ratios,
     unlike_reason,
 )
+from gscalar.views.describing import describe_run
 from gscalar.views.metrics import fresh_series
 
 
@@ -157,7 +157,8 @@ def compare(home: Path, *run_ids: str) -> dict[str, Any]:
     place = Home(home)
     with open_catalog(place) as catalog:
         refresh(place, catalog)
-        runs = load_runs(place, catalog, run_ids)
+        with catalog.read() as connection:
+            runs = [describe_run(place, each) for each in storing.load_runs(connection, run_ids)]
     with fresh_series(place, run_ids[0], "a") as first, fresh_series(place, run_ids[1], "b") as second:
         return compare_runs(runs, [first, second])
 

@@ -95,6 +95,23 @@ def test_without_a_budget_for_points_a_difference_that_no_chart_shows_is_not_den
     assert steps == ([] if want is None else [want]) or (steps == [] and not got.exact)
 
 
+BUDGETS = {
+    "a run within the budget is read whole": (100, 100, True),
+    "of one that is beyond it only the first windows are": (99, 48, False),
+    "never more than the budget, but for the window that passes it": (20, 32, False),
+    "no budget, no bound": (None, 100, True),
+}
+
+
+@pytest.mark.parametrize("sentence", BUDGETS)
+def test_how_much_of_equal_runs_is_read(sentence: str, fill_series: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    budget, num_points, exact = BUDGETS[sentence]
+    monkeypatch.setattr(divergence, "PROBE_POINTS", 40)
+    monkeypatch.setattr(divergence, "_CHART_COLUMNS", 100)  # windows of 16 points
+    got = compare(fill_series(SAME), fill_series(SAME, run_id="bbbb"), budget=budget)
+    assert (got.num_points, got.exact, got.differences) == (num_points, exact, ())
+
+
 def test_both_values_are_told(fill_series: Any) -> None:
     got = compare(fill_series([1.0, 2.0]), fill_series([1.0, 2.5], run_id="bbbb"))
     (found,) = got.differences

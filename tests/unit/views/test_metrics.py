@@ -32,6 +32,7 @@ def info(kind: str, name: str, rank: int = 0, **changes: Any) -> SeriesInfo:
     facts: dict[str, Any] = {
         "count": 1, "num_nan": 0, "num_posinf": 0, "num_neginf": 0, "first_step": 1, "last_step": 1,
         "first_time_ns": 0, "last_time_ns": 0, "last": 0.5, "least": 0.5, "greatest": 0.5,
+        "least_step": 1, "greatest_step": 1,
     }  # fmt: skip
     return SeriesInfo(kind=kind, name=name, rank=rank, **(facts | changes))
 

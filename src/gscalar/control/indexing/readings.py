@@ -9,13 +9,13 @@ are read, and how often, changes nothing: reading piece by piece gives what read
 from __future__ import annotations
 
 import math
-import re
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any, Final, cast
 
 import msgspec
 
 from gscalar.control.indexing.columns import Columns
+from gscalar.control.indexing.scanning import RECORD_NAME
 from gscalar.control.indexing.sums import Usage, add_accounts, add_usage
 from gscalar.model import events
 from gscalar.model.events import Event
@@ -23,9 +23,6 @@ from gscalar.state.catalog.rows import MetricSummary
 from gscalar.state.records.reader import Damage, Frame
 
 NO_CUT: Final = 2**62
-_NAME: Final = re.compile(
-    r"(a(?P<attempt>\d{1,6})-r(?P<rank>\d{1,7})|supervisor-a(?P<first>\d{1,6})|edit-[0-9a-zA-Z_-]{1,40})\.rec"
-)
 # What a run may repeat for ever is kept up to a number; the record has them all.
 _MAX_NOTES: Final = 200
 _MAX_FAILURES: Final = 50
@@ -129,18 +126,13 @@ def find_start(ranks: Iterable[FileReading]) -> int | None:
     return min(resumed) if resumed else -1 if trained else None
 
 
-def is_record(file: str) -> bool:
-    """Tell whether a file among the records has the name of a record."""
-    return _NAME.fullmatch(file) is not None
-
-
 def new_reading(run_id: str, file: str) -> FileReading:
     """Return the reading of a record file of which nothing is read yet.
 
     The name says who writes it, as `gscalar.state.home` lays down: should the header be damaged, the rest
     of the file still has its place.
     """
-    name = _NAME.fullmatch(file)
+    name = RECORD_NAME.fullmatch(file)
     assert name is not None, file
     rank = int(name["rank"] or -1)
     attempt = int(name["attempt"] or name["first"] or 0)

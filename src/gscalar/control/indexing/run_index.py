@@ -13,12 +13,12 @@ from __future__ import annotations
 
 import json
 import logging
-from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import Any, Final
+from typing import Final
 
 import msgspec
 
+from gscalar.control.indexing.freshness import IsAlive
 from gscalar.control.indexing.readings import FileReading, fold, new_reading, pack, unpack
 from gscalar.control.indexing.scanning import scan_records
 from gscalar.control.indexing.summary import Job, find_cuts, find_owner, owner_dict, summarize
@@ -28,8 +28,6 @@ from gscalar.state.catalog import Catalog, storing
 from gscalar.state.catalog.rows import FileRow
 from gscalar.state.home import Home, RunFolder
 from gscalar.state.records.reader import RecordTail
-
-IsAlive = Callable[[Mapping[str, Any]], bool]
 
 # Bounds the memory of a batch (about 1 KiB a frame) and how long a reader waits for its end.
 BATCH_FRAMES: Final = 20_000
@@ -126,7 +124,10 @@ class RunIndex:
             if size < file.offset:
                 _log.warning("%s has become shorter than what was read of it; it is read again", name)
                 self._restart(name, file, file.reading.cut)
-            if self._read_batch(name, file, max_frames):
+            num_read = self._read_batch(name, file, max_frames)
+            if num_read is None:
+                continue  # not read, so not as it was when it was read: the next look tries again
+            if num_read >= max_frames:
                 more = True
             else:
                 file.size, file.mtime_ns = size, mtime_ns
@@ -135,17 +136,17 @@ class RunIndex:
             pass
         return new, more
 
-    def _read_batch(self, name: str, file: _OpenFile, max_frames: int) -> bool:
-        """Read on in one file; return whether the batch was filled."""
+    def _read_batch(self, name: str, file: _OpenFile, max_frames: int) -> int | None:
+        """Read on in one file; return how many frames it gave, None where it cannot be read."""
         tail = RecordTail(self.folder.records / name, offset=file.offset)
         try:
             items = tail.poll(max_frames)
         except OSError as error:
             _log.warning("%s cannot be read: %s", tail.path, error)
-            return False
+            return None
         fold(file.reading, items)
         file.offset = tail.offset
-        return len(items) >= max_frames
+        return len(items)
 
     def _apply_cuts(self) -> bool:
         """Leave out what is superseded by now; return whether a file was read again for it."""
@@ -160,7 +161,7 @@ class RunIndex:
                 continue
             target = file.offset
             self._restart(name, file, cut)
-            while file.offset < target and self._read_batch(name, file, BATCH_FRAMES):
+            while file.offset < target and (self._read_batch(name, file, BATCH_FRAMES) or 0) >= BATCH_FRAMES:
                 pass
             again = True
         return again

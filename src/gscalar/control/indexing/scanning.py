@@ -1,11 +1,21 @@
-"""Which record files a run has. Apart from what opens the catalog, which takes a quarter of a second to import."""
+"""Which record files a run has. Apart from what reads records or opens the catalog, which take long to import."""
 
 from __future__ import annotations
 
 import os
+import re
+from typing import Final
 
-from gscalar.control.indexing.readings import is_record
 from gscalar.state.home import RunFolder
+
+RECORD_NAME: Final = re.compile(
+    r"(a(?P<attempt>\d{1,6})-r(?P<rank>\d{1,7})|supervisor-a(?P<first>\d{1,6})|edit-[0-9a-zA-Z_-]{1,40})\.rec"
+)
+
+
+def is_record(file: str) -> bool:
+    """Tell whether a file among the records has the name of a record."""
+    return RECORD_NAME.fullmatch(file) is not None
 
 
 def scan_records(folder: RunFolder) -> dict[str, tuple[int, int]]:

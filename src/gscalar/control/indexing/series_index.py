@@ -11,9 +11,8 @@ is a small part of either.
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable
 from dataclasses import dataclass, field
-from typing import Final, TypeVar
+from typing import Final
 
 import msgspec
 
@@ -24,12 +23,11 @@ from gscalar.control.indexing.series_rows import collect
 from gscalar.control.indexing.summary import find_cuts
 from gscalar.state.home import Home
 from gscalar.state.records.reader import RecordTail
-from gscalar.state.series import SeriesReader, open_series, reset_damaged
+from gscalar.state.series import reset_damaged
 from gscalar.state.series.types import FileChange, FileState, NewRows
 from gscalar.state.series.writing import Overtaken, SeriesWriter
 
 BATCH_FRAMES: Final = 20_000
-_T = TypeVar("_T")
 
 _log = logging.getLogger(__name__)
 
@@ -125,8 +123,8 @@ class SeriesIndex:
             file.offset, file.size, file.mtime_ns, file.cut = state.offset, state.size, state.mtime_ns, state.cut
 
     def _read_on(self, max_frames: int) -> bool:
-        """Read a batch of each file that has grown; return whether there is more."""
-        more = False
+        """Read on in the files that have grown, `max_frames` in all; return whether there is more."""
+        num_left = max_frames
         for name, (size, mtime_ns) in scan_records(self._folder).items():
             file = self._files.get(name)
             if file is None:
@@ -136,25 +134,28 @@ class SeriesIndex:
             if size < file.offset:
                 _log.warning("%s has become shorter than what was read of it; it is read again", name)
                 self._files[name] = file = _OpenFile(new_reading(self.run_id, name), stored=file.stored, restarts=True)
-            if self._read_batch(name, file, max_frames):
-                more = True
-            else:
-                file.size, file.mtime_ns = size, mtime_ns
+            num_read = self._read_batch(name, file, num_left)
+            if num_read is None:
+                continue  # not read, so not as it was when it was read: the next look tries again
+            num_left -= num_read
+            if num_left <= 0:
+                break
+            file.size, file.mtime_ns = size, mtime_ns
         for name, cut in find_cuts({name: file.reading for name, file in self._files.items()}).items():
             self._files[name].cut = cut
-        return more
+        return num_left <= 0
 
-    def _read_batch(self, name: str, file: _OpenFile, max_frames: int) -> bool:
-        """Read on in one file; return whether the batch was filled."""
+    def _read_batch(self, name: str, file: _OpenFile, max_frames: int) -> int | None:
+        """Read on in one file; return how many frames it gave, None where it cannot be read."""
         tail = RecordTail(self._folder.records / name, offset=file.offset)
         try:
             items = tail.poll(max_frames)
         except OSError as error:
             _log.warning("%s cannot be read: %s", tail.path, error)
-            return False
+            return None
         file.groups += collect(file.reading, items)
         file.offset = tail.offset
-        return len(items) >= max_frames
+        return len(items)
 
     def _store(self) -> None:
         assert self._writer is not None
@@ -179,20 +180,3 @@ def refresh_series(home: Home, run_id: str) -> None:
         index.catch_up()
     finally:
         index.close()
-
-
-def read_series(home: Home, run_id: str, read: Callable[[SeriesReader], _T]) -> _T:
-    """Return what `read` makes of the run's series, which are up to the records.
-
-    A store that turns out to be damaged is set aside and filled anew first. Raises as `SeriesIndex.catch_up` does.
-    """
-    for last_try in (False, True):
-        refresh_series(home, run_id)
-        try:
-            with open_series(home, run_id) as reader:
-                return read(reader)
-        except EnvironmentProblem as error:
-            if error.code != "series-damaged" or last_try:
-                raise
-            reset_damaged(home, run_id)
-    raise AssertionError("one of two tries returns or raises")

@@ -23,9 +23,7 @@ from typing import Any, Final
 
 import sqlalchemy as sa
 
-# The newest file of migrations/versions; a test compares. It is here so that opening an up-to-date
-# catalog needs no Alembic.
-HEAD_REVISION: Final = "0002"
+from gscalar.state.catalog.revision import HEAD_REVISION as HEAD_REVISION
 
 
 class JsonText(sa.types.TypeDecorator[Any]):

@@ -9,28 +9,14 @@ from __future__ import annotations
 
 import dataclasses
 import math
-import struct
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, Final
 
 import sqlalchemy as sa
 
 from gscalar.state.catalog import schema
-from gscalar.state.catalog.rows import (
-    AttemptRow,
-    CheckpointRow,
-    FailureRow,
-    FileRow,
-    MetricSummary,
-    NoteRow,
-    ParamRow,
-    RunState,
-    RunSummary,
-)
-
-# The parts of a run's summary that are tables of their own.
-_PARTS: Final = ("attempts", "params", "tags", "metrics", "checkpoints", "failures", "notes")
-_EXACT: Final = struct.Struct("<3d")
+from gscalar.state.catalog.assembling import EXACT, HEAD, assemble_runs, make_metric, make_row
+from gscalar.state.catalog.rows import FileRow, MetricSummary, RunState, RunSummary
 
 
 class Overtaken(Exception):
@@ -46,7 +32,7 @@ def replace_run(connection: sa.Connection, summary: RunSummary) -> None:
     Raises:
         Overtaken: another process has stored the new run in between.
     """
-    fields = {each.name: getattr(summary, each.name) for each in dataclasses.fields(summary) if each.name not in _PARTS}
+    fields = {name: getattr(summary, name) for name in HEAD}
     known = connection.scalar(sa.select(schema.runs.c.project).where(schema.runs.c.id == summary.id))
     if known is None:
         _insert_new(connection, schema.runs, fields)
@@ -82,29 +68,12 @@ _CHUNK: Final = 500
 
 
 def _load_chunk(connection: sa.Connection, ids: list[str]) -> dict[str, RunSummary]:
-    names = [each.name for each in dataclasses.fields(RunSummary) if each.name not in _PARTS]
-    query = sa.select(*(schema.runs.c[name] for name in names)).where(schema.runs.c.id.in_(ids))
-    heads = {row.id: row._asdict() for row in connection.execute(query)}
-    attempts = _select(connection, schema.attempts, ids, "attempt")
-    params = _select(connection, schema.params, ids, "key")
-    tags = _select(connection, schema.tags, ids, "key")
-    metrics = _select(connection, schema.run_metrics, ids, "name")
-    checkpoints = _select(connection, schema.checkpoints, ids, "step", "time_ns", "path")
-    failures = _select(connection, schema.failures, ids, "position")
-    notes = _select(connection, schema.notes, ids, "position")
-    return {
-        run_id: RunSummary(
-            **head,
-            attempts=tuple(_row(AttemptRow, each) for each in attempts.get(run_id, ())),
-            params=tuple(_row(ParamRow, each) for each in params.get(run_id, ())),
-            tags={each["key"]: each["value"] for each in tags.get(run_id, ())},
-            metrics={each["name"]: _metric(each) for each in metrics.get(run_id, ())},
-            checkpoints=tuple(_row(CheckpointRow, each) for each in checkpoints.get(run_id, ())),
-            failures=tuple(_row(FailureRow, each) for each in failures.get(run_id, ())),
-            notes=tuple(_row(NoteRow, each) for each in notes.get(run_id, ())),
-        )
-        for run_id, head in heads.items()
-    }
+    def select(name: str, key: str, order: Sequence[str]) -> Iterable[sa.RowMapping]:
+        table = schema.metadata.tables[name]
+        query = sa.select(table).where(table.c[key].in_(ids)).order_by(*(table.c[each] for each in order))
+        return connection.execute(query).mappings()
+
+    return assemble_runs(select)
 
 
 def load_states(connection: sa.Connection) -> dict[str, RunState]:
@@ -215,10 +184,10 @@ def load_files(connection: sa.Connection, run_id: str) -> dict[str, FileRow]:
     metrics: dict[str, dict[str, MetricSummary]] = {}
     table = schema.metric_summaries
     for row in connection.execute(sa.select(table).where(table.c.run_id == run_id)).mappings():
-        metrics.setdefault(row["file"], {})[row["name"]] = _metric(row)
+        metrics.setdefault(row["file"], {})[row["name"]] = make_metric(row)
     table = schema.record_files
     rows = connection.execute(sa.select(table).where(table.c.run_id == run_id)).mappings()
-    return {row["file"]: _row(FileRow, row, metrics=metrics.get(row["file"], {})) for row in rows}
+    return {row["file"]: make_row(FileRow, row, metrics=metrics.get(row["file"], {})) for row in rows}
 
 
 def load_file_times(connection: sa.Connection, run_id: str) -> dict[str, tuple[int, int]]:
@@ -266,22 +235,9 @@ def _replace(connection: sa.Connection, table: sa.Table, run_id: str, rows: Iter
         connection.execute(table.insert(), values)
 
 
-def _select(connection: sa.Connection, table: sa.Table, ids: list[str], *order: str) -> dict[str, list[sa.RowMapping]]:
-    query = sa.select(table).where(table.c.run_id.in_(ids)).order_by(*(table.c[name] for name in order))
-    found: dict[str, list[sa.RowMapping]] = {}
-    for row in connection.execute(query).mappings():
-        found.setdefault(row["run_id"], []).append(row)
-    return found
-
-
 def _plain(row: Any) -> dict[str, Any]:
     # `dataclasses.asdict` would copy the values deeply.
     return {each.name: getattr(row, each.name) for each in dataclasses.fields(row)}
-
-
-def _row(kind: Any, row: sa.RowMapping, **more: Any) -> Any:
-    names = (each.name for each in dataclasses.fields(kind) if each.name not in more)
-    return kind(**{name: row[name] for name in names}, **more)
 
 
 def _metric_columns(summary: MetricSummary) -> dict[str, Any]:
@@ -292,20 +248,8 @@ def _metric_columns(summary: MetricSummary) -> dict[str, Any]:
         "last": _comparable(summary.last),
         "min": _comparable(summary.min),
         "max": _comparable(summary.max),
-        "exact": _EXACT.pack(summary.last, summary.least, summary.greatest),
+        "exact": EXACT.pack(summary.last, summary.least, summary.greatest),
     }
-
-
-def _metric(row: sa.RowMapping) -> MetricSummary:
-    last, least, greatest = _EXACT.unpack(row["exact"])
-    return MetricSummary(
-        count=row["count"],
-        num_nan=row["num_nan"],
-        last_step=row["last_step"],
-        last=last,
-        least=least,
-        greatest=greatest,
-    )
 
 
 def _comparable(value: float) -> float | None:

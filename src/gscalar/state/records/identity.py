@@ -6,14 +6,14 @@ import os
 import socket
 import time
 
-import psutil
-
 from gscalar.base.version import __version__
 from gscalar.model.events import RECORD_VERSION, Header
 
 
 def own_header(run: str, writer: str, *, attempt: int = 0, rank: int = -1, world: int = 0) -> Header:
     """Return the header of a record file that this process writes now."""
+    import psutil  # readers of records do without, and would wait for it
+
     return Header(
         version=RECORD_VERSION,
         run=run,

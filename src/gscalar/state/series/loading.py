@@ -23,7 +23,10 @@ OUTSIDE, WHOLE, PARTLY = 0, 1, 2
 # The order of points of equal step and time: the place of their group, then their chunk; the tail is last.
 PLACE_BITS: Final = 32
 _TAIL: Final = (1 << PLACE_BITS) - 1
-_AXES_KEPT: Final = 16
+# Of what is asked for again and again, as much is kept: axes of 80 KB, pieces of 270 KB for a million points.
+_AXES_KEPT: Final = 128
+_SERIES_KEPT: Final = 32
+_BLOCKS_KEPT: Final = 1 << 17  # of all series: 17 MB
 _INT64: Final = np.iinfo(np.int64)
 
 
@@ -35,7 +38,7 @@ class Group(NamedTuple):
 
 @dataclass(slots=True)
 class Pieces:
-    """The pieces of one series or of all, in the order of the record, with their coarse blocks."""
+    """The pieces of one series, or of all one by one, in the order of the record, with their coarse blocks."""
 
     series: Ints
     chunks: Ints
@@ -53,6 +56,22 @@ class Pieces:
         """Return how many points some of the pieces have."""
         return int(self.coarse["count"][self.blocks_of(chosen)].sum())
 
+    def of_series(self, series: int) -> Pieces:
+        """Return the pieces of one series."""
+        first, last = np.searchsorted(self.series, (series, series + 1)).tolist()
+        low, high = np.searchsorted(self.of_block, (first, last)).tolist()
+        part = slice(first, last)
+        return Pieces(
+            self.series[part],
+            self.chunks[part],
+            self.groups[part],
+            self.places[part],
+            self.order[part],
+            self.cuts[part],
+            self.coarse[low:high],
+            self.of_block[low:high] - first,
+        )
+
     def blocks_of(self, chosen: Ints) -> Ints:
         """Return which coarse blocks are of some of the pieces."""
         is_chosen = np.zeros(len(self), bool)
@@ -61,11 +80,14 @@ class Pieces:
 
 
 class Snapshot:
-    """One state of a run's store."""
+    """One state of a run's store, and what was loaded of it."""
 
     def __init__(self, connection: sqlite3.Connection) -> None:
-        """Look at the groups; the caller holds a transaction of the connection open."""
+        """Look at the groups; with every call the caller holds a transaction of the connection open, of this state."""
         self._connection = connection
+        self._found: dict[SeriesKey, tuple[Pieces, list[Points]]] = {}
+        self._tails: dict[int, Rows | None] = {}
+        self._all: Pieces | None = None
         self._sets: dict[int, dict[int, Ints]] = {}
         self._axes: dict[int, tuple[Ints, Ints, npt.NDArray[np.int32]]] = {}  # of the chunks opened last
         query = (
@@ -81,9 +103,16 @@ class Snapshot:
 
     def find(self, key: SeriesKey) -> tuple[Pieces, list[Points]]:
         """Return the pieces of a series, and what the tails have of it."""
+        found = self._found.get(key)
+        if found is None:
+            if len(self._found) >= _SERIES_KEPT:
+                self._found.clear()
+            found = self._found[key] = self._find(key)
+        return found[0], list(found[1])
+
+    def _find(self, key: SeriesKey) -> tuple[Pieces, list[Points]]:
         query = "SELECT id FROM series WHERE kind = ? AND name = ? AND rank = ?"
         (series,) = next(iter(self._execute(query, key)), (-1,))
-        pieces = "SELECT series_id, chunk_id, group_id, place, coarse FROM pieces WHERE series_id = ?"
         groups = self._execute("SELECT group_id FROM members WHERE series_id = ?", (series,))
         parts = []
         for (group,) in groups:
@@ -91,11 +120,17 @@ class Snapshot:
             if tail is not None:
                 index, values = tail.column(series, self._members(group))
                 parts.append(_place(tail.steps[index], tail.times_ns[index], values, self.groups[group], _TAIL))
+        if self._all is not None:
+            return self._all.of_series(series), parts
+        pieces = "SELECT series_id, chunk_id, group_id, place, coarse FROM pieces WHERE series_id = ?"
         return self._pieces(self._execute(pieces, (series,))), parts
 
     def summarize_all(self) -> tuple[Ints, Blocks]:
         """Return blocks of all that counts, and the series of each block."""
-        pieces = self._pieces(self._execute("SELECT series_id, chunk_id, group_id, place, coarse FROM pieces"))
+        query = "SELECT series_id, chunk_id, group_id, place, coarse FROM pieces ORDER BY series_id, chunk_id"
+        pieces = self._pieces(self._execute(query))
+        if len(pieces.coarse) <= _BLOCKS_KEPT:
+            self._all = pieces
         judged = judge(pieces, "step", _INT64.min, _INT64.max)
         blocks, of_piece = self.load_blocks(pieces, np.flatnonzero(judged == WHOLE), fine=False)
         series, found = [pieces.series[of_piece]], [blocks]
@@ -161,6 +196,11 @@ class Snapshot:
 
     def _load_tail(self, group: int) -> Rows | None:
         """Return the rows of a group that no chunk holds."""
+        if group not in self._tails:
+            self._tails[group] = self._unpack_tail(group)
+        return self._tails[group]
+
+    def _unpack_tail(self, group: int) -> Rows | None:
         parts = self._execute("SELECT num_rows, content FROM tails WHERE group_id = ? ORDER BY id", (group,))
         if not parts:
             return None

@@ -53,6 +53,8 @@ class SeriesReader:
     def __init__(self, path: Path, connection: sqlite3.Connection) -> None:
         self._path = path
         self._connection = connection
+        self._stored: Snapshot | None = None
+        self._version = -1
 
     def close(self) -> None:
         """Close the file."""
@@ -119,10 +121,20 @@ class SeriesReader:
                 points = join_points(parts + more).sort(axis) if more else points
         return _draw(blocks, points, axis, begin, end, columns)
 
+    def load_file_times(self) -> dict[str, tuple[int, int]]:
+        """Return size and time of change of each record file when it was read to its end, by name."""
+        with explained(self._path):
+            rows = self._connection.execute("SELECT name, size, mtime_ns FROM files").fetchall()
+        return {name: (size, mtime_ns) for name, size, mtime_ns in rows}
+
     @contextmanager
     def _snapshot(self) -> Iterator[Snapshot]:
         with explained(self._path), transaction(self._connection, writes=False):
-            yield Snapshot(self._connection)
+            # Changes with what other connections commit, and this one never writes.
+            (version,) = self._connection.execute("PRAGMA data_version").fetchone()
+            if self._stored is None or version != self._version:
+                self._stored, self._version = Snapshot(self._connection), version
+            yield self._stored
 
     # The last one: below it in the class, `list` is this method.
     def list(self) -> list[SeriesInfo]:
@@ -147,6 +159,8 @@ class SeriesReader:
                 last=float(sums.last[place]),
                 least=float(sums.least[place]),
                 greatest=float(sums.greatest[place]),
+                least_step=int(sums.least_at[place]),
+                greatest_step=int(sums.greatest_at[place]),
             )
             for place, each in enumerate(series[starts_of(series)].tolist())
         ]

@@ -26,7 +26,8 @@ class SeriesKey(NamedTuple):
 class SeriesInfo:
     """One series without what is superseded. First and last are in the order of steps, then of time.
 
-    `least` and `greatest` are over finite values and infinities, NaN where there is none.
+    `least` and `greatest` are over finite values and infinities, NaN where there is none; their steps are the first
+    at which they were reached, `first_step` where they are NaN.
     """
 
     kind: str
@@ -43,6 +44,8 @@ class SeriesInfo:
     last: float
     least: float
     greatest: float
+    least_step: int
+    greatest_step: int
 
 
 class SeriesPoints(NamedTuple):

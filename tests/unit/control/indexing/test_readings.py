@@ -5,7 +5,7 @@ from collections.abc import Sequence
 
 import pytest
 
-from gscalar.control.indexing.readings import NO_CUT, FileReading, fold, is_record, new_reading, pack, unpack
+from gscalar.control.indexing.readings import NO_CUT, FileReading, fold, new_reading, pack, unpack
 from gscalar.model import events
 from gscalar.model.events import AnyEvent
 from gscalar.state.records.reader import Damage, Frame
@@ -22,11 +22,6 @@ def test_a_name_says_who_writes(sentence: str) -> None:
     name, want = NAMES[sentence]
     header = new_reading("run", name).header
     assert (header.writer, header.attempt, header.rank) == want
-
-
-@pytest.mark.parametrize("name", ["notes.rec", "a0-r0", "a000-r00000.rec.tmp", ".a000-r00000.rec", "edit-.rec"])
-def test_other_files_are_no_records(name: str) -> None:
-    assert not is_record(name)
 
 
 def reading(*told: AnyEvent | Damage, cut: int = NO_CUT) -> FileReading:

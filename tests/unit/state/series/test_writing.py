@@ -135,6 +135,16 @@ def test_a_cut_that_moves_changes_what_counts(place: Home, writer: SeriesWriter)
             assert [each.count for each in reader.list()] == ([want] * 2 if want else [])
 
 
+def test_an_open_reader_sees_what_comes_later(place: Home, writer: SeriesWriter) -> None:
+    with open_series(place, "run") as reader:
+        for begin, num in ((0, 10), (10, 5000), (5010, 7)):
+            add(writer, begin, np.arange(begin, begin + num, dtype=float))
+            for _ in range(2):
+                assert reader.points("metric", "loss", 0).values.tolist() == list(range(begin + num))
+                assert reader.chart("metric", "loss", 0, columns=3).count.sum() == begin + num
+                assert reader.list()[0].count == begin + num
+
+
 def test_a_file_that_is_read_anew_leaves_nothing_behind(place: Home, writer: SeriesWriter) -> None:
     add(writer, 0, np.arange(5000.0))
     state = FileState(2, 0, 0, 2**62, b"")
