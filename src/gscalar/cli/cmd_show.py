@@ -124,10 +124,16 @@ def facts(run: dict[str, Any]) -> list[tuple[str, str]]:
 
 
 def damage_line(damage: dict[str, Any] | None) -> str:
-    """Return what could not be read of the records in a few words."""
+    """Return what could not be read of the records, and what is not there, in a few words."""
     if damage is None:
         return ""
-    return f"{damage['bytes']} bytes of {', '.join(damage['files'])} cannot be read"
+    unclosed, missing = damage.get("unclosed"), damage.get("missing")  # absent where an older version has looked
+    parts = [
+        f"{damage['bytes']} bytes of {', '.join(damage['files'])} cannot be read" if damage["files"] else "",
+        f"{', '.join(unclosed)}: cut off before the end" if unclosed else "",
+        f"no record of attempt/rank {', '.join(missing)}" if missing else "",
+    ]
+    return "; ".join(part for part in parts if part)
 
 
 def nonfinite_line(nonfinite: dict[str, Any] | None) -> str:

@@ -14,7 +14,7 @@ from gscalar.base.errors import EnvironmentProblem
 from gscalar.base.units import format_duration
 from gscalar.cli.tables import make_console as make_console
 from gscalar.cli.tables import print_table as print_table
-from gscalar.state.home import Home, open_home
+from gscalar.state.home import Home, open_home_to_read
 
 if TYPE_CHECKING:
     from gscalar.state.catalog import Catalog
@@ -33,14 +33,15 @@ STATUS_STYLES = {
 def fresh_catalog(home_flag: str | None) -> Iterator[tuple[Home, Catalog]]:
     """Give the home and its catalog, caught up with the records.
 
-    A damaged catalog is set aside and built anew, with a word on stderr: nothing but time is lost.
+    A damaged catalog is set aside and built anew, with a word on stderr: nothing but time is lost. A home that does not
+    exist has no runs, and is not made.
     """
     # What opens the catalog takes longer to load than most commands take, and some need it only now and then.
     from gscalar.control.indexer import refresh
-    from gscalar.state.catalog.catalog import open_catalog, replace_damaged
+    from gscalar.state.catalog.catalog import empty_catalog, open_catalog, replace_damaged
 
-    home = open_home(home_flag)
-    catalog = open_catalog(home)
+    home = open_home_to_read(home_flag)
+    catalog = open_catalog(home) if home.path.exists() else empty_catalog(home)
     try:
         try:
             refresh(home, catalog)

@@ -14,7 +14,7 @@ from gscalar.base.errors import UserError
 from gscalar.control.indexing.freshness import Need, judge_run, list_runs, mtime_of
 from gscalar.state.catalog.glancing import Glance, glance
 from gscalar.state.catalog.rows import RunSummary
-from gscalar.state.home import Home, open_home
+from gscalar.state.home import Home, open_home_to_read
 
 
 def find_runs(home_flag: str | None, references: Sequence[str]) -> tuple[Home, dict[str, str]]:
@@ -24,7 +24,7 @@ def find_runs(home_flag: str | None, references: Sequence[str]) -> tuple[Home, d
         UserError: `run-not-found`, `ambiguous-run`.
         EnvironmentProblem: `home-not-writable`, and what opening the catalog raises.
     """
-    home = open_home(home_flag)
+    home = open_home_to_read(home_flag)
     names = {each: _read_name(home, each) for each in references}
     known = {run_id: name for run_id, name in names.items() if name is not None}
     if len(known) == len(names):
@@ -37,7 +37,7 @@ def find_runs(home_flag: str | None, references: Sequence[str]) -> tuple[Home, d
 
 def load_runs(home_flag: str | None, references: Sequence[str]) -> tuple[Home, list[RunSummary]]:
     """Return the home, and each of the runs once, in the order given, as its records are by now. Raises as above."""
-    home = open_home(home_flag)
+    home = open_home_to_read(home_flag)
     found = glance(home, lambda catalog: _look(home, catalog, references, stale=False))
     return home, _ask(home_flag, references) if found is None else found
 

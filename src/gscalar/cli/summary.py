@@ -143,8 +143,15 @@ def _warnings(shown: Mapping[str, Any]) -> Iterator[str]:
         )
     if shown["dropped"]:
         yield f"{shown['dropped']} events could not be recorded"
-    if shown["damage"]:
-        yield f"the record has {shown['damage']['regions']} damaged places"
+    damage = shown["damage"] or {}
+    if damage.get("regions"):
+        yield f"the record has {damage['regions']} damaged places"
+    elif damage.get("nameless_points"):
+        yield f"{damage['nameless_points']} log calls of the record have lost their names"
+    for file in damage.get("unclosed", ()):
+        yield f"{file} is cut off before its end"
+    for place in damage.get("missing", ()):
+        yield f"the record of attempt/rank {place} is missing"
     for file in shown["headerless"]:
         yield f"no event can be read of {file}"
     for attempt in shown["attempts"]:

@@ -26,6 +26,12 @@ def resolve_command(command: Sequence[str], folder: Path, environment: Mapping[s
     Raises:
         UserError: `command-not-found`, also for a Python script that does not exist.
     """
+    if not command:
+        raise UserError(
+            code="command-not-found",
+            what="It is not known how the script of this run was started.",
+            next_step="Start it by hand with the environment variable GSCALAR_RUN_ID set to the run's id.",
+        )
     program = sys.executable if command[0] in _OWN_PYTHON else _find_program(command[0], folder, environment)
     if Path(program).name.startswith("python"):
         script = _python_script(command[1:])

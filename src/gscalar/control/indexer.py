@@ -74,8 +74,9 @@ def refresh(
 def rebuild(home: Home, *, is_alive: IsAlive = process_is_alive) -> int:
     """Drop the catalog and read every record again; return how many runs there are.
 
-    Series are dropped too, and read again when somebody asks for them. A damaged file is set aside; the
-    tombstones of deleted runs are then lost with it, and their folders are gone.
+    Series are dropped too, and read again when somebody asks for them. A file that is damaged, or of an older version
+    and cannot be migrated, is set aside; the tombstones of deleted runs are then lost with it, and their folders are
+    gone.
 
     Raises:
         EnvironmentProblem: `store-newer`, `home-not-writable`, `disk-full`.
@@ -83,9 +84,9 @@ def rebuild(home: Home, *, is_alive: IsAlive = process_is_alive) -> int:
     try:
         return _rebuild(home, is_alive)
     except EnvironmentProblem as error:
-        if error.code != "catalog-damaged":
+        if error.code not in ("catalog-damaged", "store-not-migrated"):
             raise
-        replace_damaged(home.index)
+        replace_damaged(home.index, or_older=error.code == "store-not-migrated")
         return _rebuild(home, is_alive)
 
 

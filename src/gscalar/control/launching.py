@@ -24,6 +24,7 @@ from gscalar.control.attempt import Job
 from gscalar.control.background_index import BackgroundIndex
 from gscalar.control.cancelling import find_living
 from gscalar.control.commands import resolve_command
+from gscalar.control.declared_config import check_new_keys
 from gscalar.control.display import Display
 from gscalar.control.engine import Engine
 from gscalar.control.locking import RunLock, run_active
@@ -104,7 +105,7 @@ def resume_run(
     """Go on with a run that has ended, from its last good checkpoint. `override` changes its spec.
 
     Raises:
-        UserError: `run-active`, `fixed-key`, `command-not-found`, or what `override` raises.
+        UserError: `run-active`, `fixed-key`, `unknown-key`, `command-not-found`, or what `override` raises.
     """
     run_folder = home.run(run_id)
     run_folder.create()
@@ -116,6 +117,7 @@ def resume_run(
         if override is not None:
             resolved = override(stored.resolved)
             _check_fixed(stored.resolved, resolved)
+            check_new_keys(run_folder, stored.resolved.spec.config, resolved.spec.config)
             if resolved != stored.resolved:
                 stored = replace(stored, resolved=resolved)
                 job_file = run_folder.path / f"job-a{index:03d}.json"

@@ -172,6 +172,7 @@ class Tools:
     scalar: Callable[[Any], Callable[[], float]]  # begin the copy to the host, return how to finish it
     is_peer_loss: Callable[[BaseException], bool]
     first_nonfinite: Callable[[Trainee], str]
+    gradients_finite: Callable[[Trainee], bool]  # cheap: every step asks, where `on_nonfinite` is `stop`
     weights_digest: Callable[[Trainee], str]
     write_arrays: Callable[[Path, dict[str, Any]], None]
     read_arrays: Callable[[Path], dict[str, Any]]

@@ -136,9 +136,10 @@ def _identify(launch: Launch, runs: Path) -> tuple[str, int]:
 
 
 def _write_job(folder: RunFolder, run_id: str, name: str, resolved: ResolvedSpec) -> None:
-    spec = to_plain(resolved.spec)
+    spec, origins = to_plain(resolved.spec), dict(resolved.origins)
     if not spec["command"]:
         spec["command"] = [sys.executable, *sys.orig_argv[1:]]  # with -m and the interpreter's own options
+        origins["command"] = "launcher"  # a value without an origin would not outlive a `--resume --set`
     job = {
         "run": run_id,
         "project": resolved.spec.project,
@@ -146,7 +147,7 @@ def _write_job(folder: RunFolder, run_id: str, name: str, resolved: ResolvedSpec
         "created_ns": time.time_ns(),
         "folder": str(Path.cwd()),
         "spec": spec,
-        "origins": dict(resolved.origins),
+        "origins": origins,
     }
     # The spec's `env` may hold secrets, which a resumed run needs as they are.
     write_atomic(folder.job_file, json_text(job).encode(), private=True)

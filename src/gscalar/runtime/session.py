@@ -16,7 +16,7 @@ import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
-from gscalar.base.errors import TrainingError, UserError
+from gscalar.base.errors import UserError
 from gscalar.model.events import Adopted, Nonfinite, StopAcknowledged
 from gscalar.model.spans import SpanKind
 from gscalar.model.status import Exit
@@ -27,6 +27,7 @@ from gscalar.runtime.config import bind_config, config_defaults
 from gscalar.runtime.cursor import Cursor
 from gscalar.runtime.exits import ExitWatch
 from gscalar.runtime.feeding import Extent, Fed, Feeds
+from gscalar.runtime.finite import check_gradients, nonfinite_loss
 from gscalar.runtime.framework import Framework, Group, Trainee
 from gscalar.runtime.opening import Opened, open_worker
 from gscalar.runtime.recording import Recording
@@ -288,7 +289,7 @@ class Run:
             if seen_here:
                 self._recording.emit(Nonfinite(time.time_ns(), self.state.step + 1, self.rank, "loss", name))
             ranks = training.group.start_sum([float(seen_here and rank == self.rank) for rank in range(self.world)])()
-            raise nonfinite_error(self.state.step + 1, [rank for rank, seen in enumerate(ranks) if seen], name)
+            raise nonfinite_loss(self.state.step + 1, [rank for rank, seen in enumerate(ranks) if seen], name)
         timing.yield_to_script()
 
     def update(self) -> None:
@@ -298,6 +299,9 @@ class Run:
         assert training.agreement is not None, "update follows sync"
         timing.resume()
         moving = timing.clock.begin(SpanKind.OPTIMIZER)
+        if self._spec.on_nonfinite == "stop":
+            tools, writer = self._framework_for(()).tools(), self._recording.writer
+            check_gradients(tools, training.trainee, writer, step=state.step + 1, rank=self.rank)
         lr_factor = factor(schedule, state.step, self._schedule_steps) if schedule is not None else None
         result = training.engine.update(training.agreement, training.scale, lr_factor)
         timing.clock.end(moving)
@@ -479,17 +483,6 @@ def open_run(
     if "numpy" in sys.modules:
         sys.modules["numpy"].random.seed(run.seed % 2**32)
     return run
-
-
-def nonfinite_error(step: int, ranks: Sequence[int], name: str) -> TrainingError:
-    """Return the error that ends a training whose loss is not finite on these ranks."""
-    places = f"rank {ranks[0]}" if len(ranks) == 1 else f"ranks {', '.join(map(str, ranks))}"
-    return TrainingError(
-        code="nonfinite",
-        what=f"The loss is not finite in step {step} on {places}; "
-        f"first non-finite parameter or gradient: {name or 'none'}.",
-        next_step="Lower the learning rate, set plan.clip_norm, or look at the batch; `on_nonfinite: warn` goes on.",
-    )
 
 
 def _listed(values: Any) -> Sequence[Any]:

@@ -122,3 +122,15 @@ def open_home(flag: str | os.PathLike[str] | None = None) -> Home:
             next_step="Give a writable folder with --home or GSCALAR_HOME, or free some disk.",
         ) from error
     return home
+
+
+def open_home_to_read(flag: str | os.PathLike[str] | None = None) -> Home:
+    """Return the home as `open_home` does, but do not make one that does not exist: it has no runs. Raises as that."""
+    home = locate_home(flag)
+    try:
+        home.path.lstat()
+    except FileNotFoundError:
+        return home
+    except OSError:
+        pass  # the next line says what is wrong
+    return open_home(flag)

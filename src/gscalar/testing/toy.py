@@ -315,11 +315,12 @@ class ToyFramework:
             set_random_state=_set_random_state,
             scalar=_scalar,
             is_peer_loss=lambda error: isinstance(error, EOFError | ConnectionError),
-            first_nonfinite=lambda trainee: "" if np.isfinite(trainee.model.weights).all() else "weights",  # type: ignore[attr-defined]
+            first_nonfinite=_first_nonfinite,
             weights_digest=lambda trainee: hashlib.sha256(trainee.model.weights.tobytes()).hexdigest(),  # type: ignore[attr-defined]
             write_arrays=_write_arrays,
             read_arrays=_read_arrays,
             device=lambda launch: None,
+            gradients_finite=lambda trainee: bool(np.isfinite(trainee.model.gradient).all()),  # type: ignore[attr-defined]
             watch_compilation=lambda beat: None,
             watch_collectives=lambda trainee, ledger: None,
         )
@@ -333,6 +334,12 @@ def open_toy_run(config: Any = None, home: Path | None = None, **arguments: Any)
 def _set_random_state(blob: bytes) -> None:
     version, words, gauss = json.loads(blob)
     random.setstate((version, tuple(words), gauss))
+
+
+def _first_nonfinite(trainee: Any) -> str:
+    model = trainee.model
+    named = {"weights": model.weights, "weights.grad": model.gradient}
+    return next((name for name, value in named.items() if not np.isfinite(value).all()), "")
 
 
 def _scalar(value: Any) -> Callable[[], float]:

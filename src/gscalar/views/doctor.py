@@ -14,7 +14,7 @@ import socket
 import sys
 import time
 import uuid
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
@@ -297,10 +297,15 @@ def check_catalog(home: Home) -> Iterator[Check]:
         yield Check(
             name="records",
             state=WARNING,
-            value=f"damaged: {', '.join(damaged)}",
-            advice="What is around the damage was read. `gscalar show` says which files; check the disk.",
-            facts={"damaged": damaged},
+            value=f"damaged: {', '.join(_damage_words(run_id, each) for run_id, each in damaged.items())}",
+            advice="All else was read. `gscalar show RUN` says more; check the disk, and whether a copy is whole.",
+            facts={"damaged": list(damaged), "damage": damaged},
         )
+
+
+def _damage_words(run_id: str, damage: Mapping[str, Any]) -> str:
+    missing = [f"missing {place}" for place in damage.get("missing", ())]
+    return f"{run_id} ({' '.join([*damage.get('files', ()), *damage.get('unclosed', ()), *missing])})"
 
 
 def file_system_of(path: Path, mounts: str | None = None) -> str:

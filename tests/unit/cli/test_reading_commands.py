@@ -20,7 +20,7 @@ from gscalar.model import events
 from gscalar.state.catalog import catalog
 from gscalar.state.home import Home
 from gscalar.testing.builders import FakeClock, RunBuilder, write_run
-from gscalar.testing.catalog_damage import damage_table
+from gscalar.testing.catalog_damage import MISMATCHES, OLDER, damage_table, mismatch
 from gscalar.views import doctor
 
 
@@ -405,6 +405,13 @@ def test_doctor_rebuilds_the_catalog(gscalar: Command, place: Home) -> None:
     assert gscalar("runs", "--json").out == before
 
 
+def test_a_record_that_is_missing_is_shown(gscalar: Command, place: Home) -> None:
+    run = RunBuilder(place, "lost1111").launch(2).train(2).finish().end()
+    run.folder.worker_record(0, 1).unlink()
+    assert "no record of attempt/rank 0/1" in gscalar("show", "lost1111").out
+    assert json.loads(gscalar("show", "lost1111", "--json").out)["damage"]["missing"] == ["0/1"]
+
+
 # ---- a damaged catalog
 
 
@@ -423,6 +430,55 @@ def test_damage_inside_the_catalog_is_built_anew_too(gscalar: Command, place: Ho
     said = gscalar("runs", "--json")
     assert said.out == before
     assert "built anew" in said.err
+
+
+@pytest.mark.parametrize("sentence", MISMATCHES)
+@pytest.mark.parametrize("words", [("runs", "--json"), ("show", "base", "--json")], ids=" ".join)
+def test_a_catalog_that_is_not_what_it_says_is_built_anew_or_explained(
+    words: tuple[str, ...], sentence: str, gscalar: Command, place: Home
+) -> None:
+    before = gscalar(*words).out
+    mismatch(place.index, MISMATCHES[sentence])
+    said = gscalar(*words)
+    if said.code == 0:
+        assert said.out == before
+        assert "built anew" in said.err
+    else:
+        assert said.code == 3
+        assert "[catalog-damaged]" in said.err
+        assert "gscalar doctor --rebuild" in said.err
+
+
+def test_a_catalog_that_cannot_be_migrated_says_what_to_do(gscalar: Command, place: Home) -> None:
+    gscalar("runs")
+    mismatch(place.index, *OLDER.values())
+    said = gscalar("runs")
+    assert said.code == 3
+    assert "gscalar doctor --rebuild" in said.err
+
+
+# ---- a home that does not exist
+
+OF_NO_HOME = {
+    ("runs",): 0,
+    ("show", "x"): 2,
+    ("metrics", "x"): 2,
+    ("compare", "x", "y"): 2,
+    ("logs", "x"): 2,
+    ("tag", "x", "a=b"): 2,
+    ("delete", "x", "--yes"): 2,
+}
+
+
+@pytest.mark.parametrize("words", OF_NO_HOME, ids=" ".join)
+def test_a_home_that_does_not_exist_is_not_made(
+    words: tuple[str, ...], gscalar: Command, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("GSCALAR_INDEX", str(tmp_path / "elsewhere" / "index.db"))
+    said = gscalar(*words, "--home", str(tmp_path / "none"))
+    assert said.code == OF_NO_HOME[words]
+    assert not said.code or "[run-not-found]" in said.err
+    assert not list(tmp_path.iterdir())
 
 
 def test_a_newer_catalog_is_refused(gscalar: Command, place: Home, monkeypatch: pytest.MonkeyPatch) -> None:

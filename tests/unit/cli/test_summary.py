@@ -117,6 +117,14 @@ LINES = {
     ),
     "what could not be recorded": ({"dropped": 7}, "  warnings     7 events could not be recorded"),
     "damage": ({"damage": {"regions": 2}}, "  warnings     the record has 2 damaged places"),
+    "a record that was cut off": (
+        {"damage": {"regions": 0, "unclosed": ["a000-r00001.rec"]}},
+        "  warnings     a000-r00001.rec is cut off before its end",
+    ),
+    "a record that is missing": (
+        {"damage": {"regions": 0, "missing": ["0/1"]}},
+        "  warnings     the record of attempt/rank 0/1 is missing",
+    ),
     "a warning of a worker": (
         {"notes": [{"level": "warning", "text": "a damaged checkpoint was passed over", "count": 2}]},
         "  warnings     a damaged checkpoint was passed over (2 times)",

@@ -82,3 +82,10 @@ def test_the_default_name_is_the_scripts() -> None:
     assert default_name(["python", "-m", "package.train"]) == "train"
     assert default_name(["python", "-c", "0"]) == "python"
     assert default_name(["./run.sh"]) == "run"
+
+
+def test_a_run_whose_command_nobody_knows_is_refused(folder: Path) -> None:
+    with pytest.raises(UserError) as caught:
+        resolve_command((), folder, {})
+    assert caught.value.code == "command-not-found"
+    assert "GSCALAR_RUN_ID" in caught.value.next_step

@@ -24,7 +24,7 @@ from gscalar.state.home import Home
 from gscalar.state.records.reader import RecordTail
 from gscalar.state.series import open_series
 from gscalar.testing.builders import DEFAULT_RUN_ID, RunBuilder, write_run
-from gscalar.testing.catalog_damage import damage_table
+from gscalar.testing.catalog_damage import MISMATCHES, OLDER, damage_table, mismatch
 
 
 @pytest.fixture
@@ -304,6 +304,23 @@ def test_a_catalog_that_is_damaged_inside_is_rebuilt(place: Home) -> None:
     damage_table(place.index, "runs")
     assert rebuild(place) == 1
     assert len(list(place.path.glob("index.db.damaged-*"))) == 1
+
+
+@pytest.mark.parametrize("sentence", MISMATCHES | OLDER)
+def test_a_catalog_that_is_not_what_it_says_is_rebuilt(sentence: str, place: Home) -> None:
+    write_run(place)
+    rebuild(place)
+    mismatch(place.index, (MISMATCHES | OLDER)[sentence])
+    assert [rebuild(place), rebuild(place)] == [1, 1]
+    assert len(list(place.path.glob("index.db.damaged-*"))) == 1
+
+
+def test_a_newer_catalog_is_not_rebuilt(place: Home) -> None:
+    rebuild(place)
+    mismatch(place.index, "UPDATE alembic_version SET version_num = '9999'")
+    with pytest.raises(EnvironmentProblem, match="newer version"):
+        rebuild(place)
+    assert not list(place.path.glob("index.db.damaged-*"))
 
 
 # ---- two at once

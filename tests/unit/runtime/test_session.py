@@ -434,3 +434,19 @@ def test_what_run_says_of_itself(begin: Begin) -> None:
     run = begin(project="p", name="n", seed=4, config={"lr": 0.1}).run
     assert (run.project, run.name, run.seed, run.rank, run.world) == ("p", "n", 4, 0, 1)
     assert run.config.lr == 0.1
+
+
+def test_a_gradient_that_is_not_finite_stops_before_the_weights_are_touched(begin: Begin) -> None:
+    trained = begin(on_nonfinite="stop", checkpoint={"every_steps": 1})
+    trained.train(until=2)
+    before = trained.model.weights.copy()
+    loss = trained.model.loss(next(trained.run.batches(trained.data)))
+    with pytest.raises(ScalarError) as caught:
+        trained.run.step(ToyLoss(loss.value, loss.gradient * math.nan))
+    assert caught.value.code == "nonfinite"
+    assert "in step 3" in caught.value.what
+    assert "weights.grad" in caught.value.what
+    assert np.array_equal(trained.model.weights, before)
+    (told,) = trained.events(events.Nonfinite)
+    assert (told.step, told.what, told.name) == (3, "gradient", "weights.grad")
+    assert max(saved.step for saved in list_checkpoints(trained.folder.checkpoints)) == 2

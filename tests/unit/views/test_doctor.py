@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import os
 import shutil
 from pathlib import Path
 from types import SimpleNamespace
@@ -7,8 +8,11 @@ from types import SimpleNamespace
 import pytest
 
 from gscalar.base.errors import EnvironmentProblem
+from gscalar.control.indexer import refresh
+from gscalar.state.catalog import open_catalog
 from gscalar.state.home import Home
-from gscalar.testing.builders import write_run
+from gscalar.state.records.reader import read_record
+from gscalar.testing.builders import RunBuilder, write_run
 from gscalar.views import doctor
 from gscalar.views.doctor import BROKEN, OK, WARNING, Check
 
@@ -157,3 +161,16 @@ def test_a_catalog_that_was_damaged_is_told(home: Path) -> None:
     got = one(doctor.check_catalog(Home(home)))
     assert got.state == WARNING
     assert "damaged-" in got.value
+
+
+def test_records_that_are_cut_off_or_missing_are_named(home: Path) -> None:
+    run = RunBuilder(Home(home)).launch(3).train(2).finish().end()
+    cut_off, missing = run.folder.worker_record(0, 1), run.folder.worker_record(0, 2)
+    os.truncate(cut_off, list(read_record(cut_off))[-1].offset)  # the last seal
+    missing.unlink()
+    with open_catalog(Home(home)) as catalog:
+        refresh(Home(home), catalog)
+    _, got = doctor.check_catalog(Home(home))
+    assert (got.name, got.state) == ("records", WARNING)
+    assert got.value == f"damaged: {run.run_id} (a000-r00001.rec missing 0/2)"
+    assert got.facts["damaged"] == [run.run_id]

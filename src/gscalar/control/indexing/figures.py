@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from typing import Any
 
 from gscalar.control.indexing.readings import FileReading, Readings, Workers
 from gscalar.model import events
 from gscalar.model.flops import mfu
-from gscalar.state.catalog.rows import CheckpointRow, MetricSummary, NoteRow
+from gscalar.state.catalog.rows import AttemptRow, CheckpointRow, MetricSummary, NoteRow
 
 
 def steps(readings: Readings) -> int:
@@ -103,17 +103,40 @@ def nonfinite(readings: Readings) -> dict[str, Any]:
     }
 
 
-def damage(readings: Readings) -> dict[str, Any]:
-    """Return what could not be read of the records; empty where all could."""
-    damaged = {file: each for file, each in readings.items() if each.num_damaged or each.num_unnamed}
-    if not damaged:
+def damage(files: Readings, rows: Iterable[AttemptRow]) -> dict[str, Any]:
+    """Return what could not be read of the records, and what is not there of them; empty where all is well."""
+    damaged = {file: each for file, each in files.items() if each.num_events and (each.num_damaged or each.num_unnamed)}
+    cut_off, missing = _incomplete(files, rows)
+    if not (damaged or cut_off or missing):
         return {}
     return {
         "regions": sum(each.num_damaged for each in damaged.values()),
         "bytes": sum(each.damaged_bytes for each in damaged.values()),
         "nameless_points": sum(each.num_unnamed for each in damaged.values()),
         "files": sorted(damaged),
+        "unclosed": cut_off,
+        "missing": missing,
     }
+
+
+def _incomplete(files: Readings, rows: Iterable[AttemptRow]) -> tuple[list[str], list[str]]:
+    """Return the workers' files without their last seal, and the ranks (as attempt/rank) without a file.
+
+    Only an attempt whose end was told as completed has closed all its files; any other may have been killed in
+    the middle of them. A run without any worker's file has a script that does not record: nothing is missing.
+    """
+    told = {each.attempt for reading in files.values() for each in reading.endings if each.outcome == "completed"}
+    completed = {row.attempt: row.world for row in rows if row.attempt in told and row.outcome == "completed"}
+    workers = {file: each for file, each in files.items() if each.is_worker}
+    cut_off = sorted(file for file, each in workers.items() if each.attempt in completed and not each.closed)
+    there = {(each.attempt, each.header.rank) for each in workers.values()}
+    missing = [
+        f"{attempt}/{rank}"
+        for attempt, world in sorted(completed.items())
+        for rank in range(world)
+        if there and (attempt, rank) not in there
+    ]
+    return cut_off, missing
 
 
 def headerless(readings: Readings) -> list[str]:

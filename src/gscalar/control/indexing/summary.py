@@ -99,7 +99,7 @@ def summarize(run_id: str, job: Job | None, files: Readings, *, alive: bool) -> 
         measured=_measure(readings, workers, rows) | {"headerless": figures.headerless(files)},
         nonfinite=figures.nonfinite(readings),
         num_dropped=sum(each.num_dropped for each in readings.values()),
-        damage=figures.damage(readings),
+        damage=figures.damage(files, rows),
         owner=owner_dict(owner) if owner else None,
         deleted_ns=next((edit.time_ns for edit in edits if edit.deleted), None),
         attempts=rows,

@@ -160,6 +160,11 @@ def _first_nonfinite(trainee: Any) -> str:
     return ""
 
 
+def _gradients_finite(trainee: Any) -> bool:
+    gradients = [p.grad for model in trainee.models for p in model.parameters() if p.grad is not None]
+    return not gradients or bool(torch.isfinite(torch.nn.utils.get_total_norm(gradients)))
+
+
 def _digest(trainee: Any) -> str:
     named = [
         (f"model{index}/{name}" if len(trainee.models) > 1 else name, parameter)
@@ -177,6 +182,7 @@ _TOOLS = Tools(
     scalar=_scalar,
     is_peer_loss=_is_peer_loss,
     first_nonfinite=_first_nonfinite,
+    gradients_finite=_gradients_finite,
     weights_digest=_digest,
     write_arrays=write_arrays,
     read_arrays=read_arrays,

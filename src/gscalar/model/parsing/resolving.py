@@ -26,6 +26,7 @@ _PLACES: Final[dict[Origin, str]] = {
     "environment": ENVIRONMENT_VARIABLE,
     "spec": "job spec",
     "script": "gscalar.init",
+    "launcher": "launcher",
     "default": "default",
 }
 

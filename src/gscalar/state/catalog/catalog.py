@@ -1,9 +1,11 @@
 """The open catalog, and how it is opened: created, migrated, refused or replaced.
 
 Opening an up-to-date catalog costs one query. Alembic is imported only when the stored revision is
-not the newest. A file that is no sound database is set aside and a new one made, since all that it
-holds is computed from records; a catalog of a newer gscalar is refused. Before a migration the file is
-copied, and if it fails, the file is what it was.
+not the newest. A file that is no sound database, or lacks the tables of the revision that it says it is of, is set
+aside and a new one made, since all that it holds is computed from records; a catalog of a newer gscalar is refused.
+Before a migration the file is copied, and if it fails, the file is what it was.
+
+Tables are compared only once SQLite has refused a statement, so a sound catalog does not pay for it.
 """
 
 from __future__ import annotations
@@ -19,7 +21,7 @@ import sqlalchemy as sa
 from gscalar.base.errors import EnvironmentProblem, ScalarError
 from gscalar.base.version import __version__
 from gscalar.state.catalog import sqlite
-from gscalar.state.catalog.schema import HEAD_REVISION, revisions
+from gscalar.state.catalog.schema import HEAD_REVISION, metadata, revisions
 from gscalar.state.home import Home
 
 
@@ -80,26 +82,35 @@ def open_catalog(home: Home, *, busy_timeout_s: float = 30.0) -> Catalog:
         Retryable: `catalog-busy`.
     """
     path = home.index
+    _make_folder(path)
+    damaged_file = None
+    try:
+        engine = _open(path, busy_timeout_s)
+    except EnvironmentProblem as error:
+        if error.code != "catalog-damaged":
+            raise
+        damaged_file = replace_damaged(path)
+        engine = _open(path, busy_timeout_s)
+    return Catalog(home, path, engine, damaged_file)
+
+
+def empty_catalog(home: Home) -> Catalog:
+    """Return a catalog of no runs, in memory: what is to be read of a home that does not exist, and is not made."""
+    engine = sqlite.create_memory_engine()
+    metadata.create_all(engine)
+    return Catalog(home, home.index, engine)
+
+
+def _open(path: Path, busy_timeout_s: float) -> sa.Engine:
     with _explained(path):
-        _make_folder(path)
-        damaged_file = None
         engine = sqlite.create_engine(path, busy_timeout_s=busy_timeout_s)
         try:
-            revision = read_revision(engine)
-        except (sa.exc.DBAPIError, sqlite3.DatabaseError) as error:
-            engine.dispose()
-            if not sqlite.is_damage(error):
-                raise
-            damaged_file = replace_damaged(path)
-            engine = sqlite.create_engine(path, busy_timeout_s=busy_timeout_s)
-            revision = read_revision(engine)
-        try:
-            if revision != HEAD_REVISION:
+            if read_revision(engine) != HEAD_REVISION:
                 _migrate(engine, path)
         except BaseException:
             engine.dispose()
             raise
-    return Catalog(home, path, engine, damaged_file)
+    return engine
 
 
 def read_revision(engine: sa.Engine) -> str | None:
@@ -115,20 +126,42 @@ def read_revision(engine: sa.Engine) -> str | None:
             return None
 
 
-def replace_damaged(path: Path) -> Path | None:
-    """Set a damaged catalog file aside; None where another process has already replaced it."""
-    with sqlite.exclusive(path):
+def replace_damaged(path: Path, *, or_older: bool = False) -> Path | None:
+    """Set a damaged catalog file aside; None where another process has already replaced it.
+
+    `or_older` is for one of an older revision that cannot be migrated: it counts as damaged too.
+    """
+    with _explained(path), sqlite.exclusive(path):
         engine = sqlite.create_engine(path, busy_timeout_s=30.0)
         try:
             with engine.connect() as connection:
                 verdict = connection.exec_driver_sql("PRAGMA quick_check(1)").scalar()
+            is_sound = verdict == "ok" and _has_its_tables(engine, or_older=or_older)
         except (sa.exc.DBAPIError, sqlite3.DatabaseError) as error:
             if not sqlite.is_damage(error):
                 raise
-            verdict = "damaged"
+            is_sound = False
         finally:
             engine.dispose()
-        return None if verdict == "ok" else sqlite.set_aside(path)
+        return None if is_sound else sqlite.set_aside(path)
+
+
+def _has_its_tables(engine: sa.Engine, *, or_older: bool = False) -> bool:
+    """Tell whether the file has the tables of the revision that it says it is of, as far as this version knows them."""
+    with engine.connect() as connection:
+        inspector = sa.inspect(connection)
+        found = {name: {each["name"] for each in inspector.get_columns(name)} for name in inspector.get_table_names()}
+    if found.get("alembic_version", {"version_num"}) != {"version_num"}:
+        return False
+    revision = read_revision(engine)
+    if revision is None:
+        return not found.keys() & metadata.tables.keys()
+    if revision == HEAD_REVISION:
+        return all(found.get(name, set()) >= set(table.columns.keys()) for name, table in metadata.tables.items())
+    # The tables of other revisions are not known here, and a newer catalog is nothing to be put away.
+    from gscalar.state.catalog.migrating import is_known
+
+    return not (or_older and is_known(revision))
 
 
 def _migrate(engine: sa.Engine, path: Path) -> None:
@@ -175,12 +208,13 @@ def _newer(engine: sa.Engine, path: Path, revision: str) -> EnvironmentProblem:
 
 
 def _not_migrated(path: Path, revision: str, copy: Path, error: Exception) -> ScalarError:
+    reason = getattr(error, "orig", None) or error  # SQLAlchemy adds the statement and an address
     # A lock that was held or a full disk has a better explanation than this.
     return sqlite.explain(error, path) or EnvironmentProblem(
         code="store-not-migrated",
-        what=f"The catalog could not be brought from revision {revision} to {HEAD_REVISION}, and is as it was: {error}",
+        what=f"The catalog could not be brought from revision {revision} to {HEAD_REVISION} and is as it was: {reason}",
         value=str(path),
-        next_step=f"Move it away: a new one is filled from the records. A copy is {copy}.",
+        next_step=f"Build it again from the records: gscalar doctor --rebuild. A copy is {copy}.",
     )
 
 
@@ -202,9 +236,21 @@ def _explained(path: Path) -> Iterator[None]:
         yield
     except (sa.exc.DBAPIError, sqlite3.DatabaseError) as error:
         explained = sqlite.explain(error, path)
+        if explained is None and sqlite.is_refused(error) and not _is_as_it_says(path):
+            explained = sqlite.explain_damage(path)
         if explained is None:
             raise
         raise explained from error
+
+
+def _is_as_it_says(path: Path) -> bool:
+    engine = sqlite.create_engine(path, busy_timeout_s=1.0)
+    try:
+        return _has_its_tables(engine)
+    except sa.exc.DBAPIError:
+        return True  # not known; what went wrong first is the better word
+    finally:
+        engine.dispose()
 
 
 def _identity(path: Path) -> tuple[int, int] | None:

@@ -97,7 +97,7 @@ def glance(home: Home, look: Callable[[Glance], _T | None]) -> _T | None:
             connection.execute("BEGIN")
             (revision,) = connection.execute("SELECT version_num FROM alembic_version").fetchone() or (None,)
             return look(Glance(connection)) if revision == HEAD_REVISION else None
-    except (sqlite3.Error, OSError):
+    except (sqlite3.Error, OSError, KeyError):  # the last one where a table lacks a column
         return None
 
 

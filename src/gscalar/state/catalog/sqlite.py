@@ -44,6 +44,11 @@ def create_engine(path: Path, *, busy_timeout_s: float) -> sa.Engine:
     return engine
 
 
+def create_memory_engine() -> sa.Engine:
+    """Return an engine of an empty database in memory, for one thread."""
+    return sa.create_engine("sqlite+pysqlite://", poolclass=sa.pool.StaticPool)
+
+
 def enable_wal(engine: sa.Engine) -> None:
     """Switch the file to write-ahead logging, for good."""
     connection = engine.raw_connection()
@@ -63,16 +68,29 @@ def back_up(path: Path, target: Path) -> None:
         source.close()
 
 
+def explain_damage(path: Path) -> EnvironmentProblem:
+    """Return the error about a catalog that is damaged."""
+    return EnvironmentProblem(
+        code="catalog-damaged",
+        what="The catalog is damaged. The records are not touched by this.",
+        value=str(path),
+        next_step="Build it again from the records: gscalar doctor --rebuild",
+    )
+
+
+def is_refused(error: BaseException) -> bool:
+    """Tell whether SQLite has refused a statement: a table is missing, or there already, or has other columns.
+
+    Either the statement is wrong or the file is: the error does not say which.
+    """
+    return error_name(error).startswith("SQLITE_ERROR")
+
+
 def explain(error: BaseException, path: Path) -> ScalarError | None:
     """Return the error that a user can act on, or None where it is our mistake."""
     name = error_name(error)
     if is_damage(error):
-        return EnvironmentProblem(
-            code="catalog-damaged",
-            what="The catalog is damaged. The records are not touched by this.",
-            value=str(path),
-            next_step="Build it again from the records: gscalar doctor --rebuild",
-        )
+        return explain_damage(path)
     if name.startswith(("SQLITE_BUSY", "SQLITE_LOCKED")):
         return Retryable(
             code="catalog-busy",

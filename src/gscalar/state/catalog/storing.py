@@ -105,11 +105,11 @@ def _state(row: Any) -> RunState:
     )
 
 
-def count_runs(connection: sa.Connection) -> tuple[int, list[str]]:
-    """Return how many runs there are, and the ids of those whose records are damaged."""
+def count_runs(connection: sa.Connection) -> tuple[int, dict[str, dict[str, Any]]]:
+    """Return how many runs there are, and the damage of those whose records have some, by id."""
     columns = schema.runs.c
     rows = connection.execute(sa.select(columns.id, columns.damage).where(columns.deleted_ns.is_(None))).all()
-    return len(rows), sorted(row.id for row in rows if row.damage)
+    return len(rows), {row.id: row.damage for row in sorted(rows, key=lambda row: row.id) if row.damage}
 
 
 def mark_settled(connection: sa.Connection, run_id: str, mtime_ns: int | None) -> None:

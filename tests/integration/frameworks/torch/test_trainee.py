@@ -139,12 +139,15 @@ def test_the_first_parameter_that_is_not_finite_is_named_before_any_gradient(pla
 
     from gscalar.frameworks.torch.adapter import TorchFramework
 
-    first_nonfinite = TorchFramework().tools().first_nonfinite
+    tools = TorchFramework().tools()
+    first_nonfinite = tools.first_nonfinite
     model = make_model()
     trainee = adopt(model, torch.optim.SGD(model.parameters(), lr=0.1), place=place)
     assert first_nonfinite(trainee) == ""
+    assert tools.gradients_finite(trainee)  # there is none yet
     trainee.backward(model(torch.full((2, 4), float("inf"))).mean(), 1.0)
     assert first_nonfinite(trainee) == "0.weight.grad"
+    assert not tools.gradients_finite(trainee)
     with torch.no_grad():
         model[2].bias.fill_(float("nan"))
     assert first_nonfinite(trainee) == "2.bias"

@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 import enum
 from pathlib import Path
-from typing import Any
+from typing import Any, get_args
 
 import numpy as np
 import pytest
@@ -318,3 +318,12 @@ def test_a_spec_can_be_overridden_later() -> None:
 
 def test_a_script_without_a_config_takes_any_hyperparameter() -> None:
     assert merge_script_arguments(resolve("config: {a: 1}"), {}).spec.config == {"a": 1}
+
+
+@pytest.mark.parametrize("origin", [each for each in get_args(Origin) if each != "default"])
+def test_a_value_of_any_origin_outlives_an_override(origin: Any) -> None:
+    before = load_spec(None, "", (), {}, {"command": ["python", "train.py"], "workers": 3})
+    told = ResolvedSpec(spec=before.spec, origins=dict.fromkeys(before.origins, origin))
+    got = override_spec(told, ["retries=1"], {})
+    assert (got.spec.command, got.spec.workers, got.spec.retries) == (("python", "train.py"), 3, 1)
+    assert got.origins["workers"] == origin

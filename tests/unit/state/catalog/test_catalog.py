@@ -12,11 +12,11 @@ from sqlalchemy.dialects import postgresql
 
 from gscalar.base.errors import EnvironmentProblem, Retryable, ScalarError
 from gscalar.base.version import __version__
+from gscalar.state.catalog import Catalog, migrating, open_catalog, schema, sqlite, storing
 from gscalar.state.catalog import catalog as opening
-from gscalar.state.catalog import migrating, open_catalog, schema, sqlite, storing
 from gscalar.state.catalog.rows import RunSummary
 from gscalar.state.home import Home
-from gscalar.testing.catalog_damage import damage_table
+from gscalar.testing.catalog_damage import MISMATCHES, OLDER, damage_table, mismatch
 
 
 @pytest.fixture
@@ -257,6 +257,60 @@ def test_a_sound_catalog_is_never_set_aside(place: Home) -> None:
     open_catalog(place).close()
     assert opening.replace_damaged(place.index) is None
     assert place.index.exists()
+
+
+@pytest.mark.parametrize("sentence", MISMATCHES)
+def test_a_database_that_is_not_what_it_says_is_damaged(sentence: str, place: Home) -> None:
+    open_catalog(place).close()
+    mismatch(place.index, MISMATCHES[sentence])
+    before = stored(place.index)
+    aside = opening.replace_damaged(place.index)
+    assert aside is not None
+    assert stored(aside) == before
+    assert not place.index.exists()
+
+
+@pytest.mark.parametrize("sentence", MISMATCHES)
+def test_a_database_that_is_not_what_it_says_is_replaced_or_explained(sentence: str, place: Home) -> None:
+    open_catalog(place).close()
+    mismatch(place.index, MISMATCHES[sentence])
+    with open_catalog(place) as catalog:
+        if catalog.damaged_file is not None:
+            add_a_run(catalog)
+            return
+        # An up-to-date one is opened with no look at its tables.
+        with pytest.raises(EnvironmentProblem) as caught:
+            add_a_run(catalog)
+        assert caught.value.code == "catalog-damaged"
+
+
+def add_a_run(catalog: Catalog) -> None:
+    with catalog.write() as connection:
+        storing.replace_run(connection, run())
+
+
+def test_one_that_cannot_be_migrated_is_set_aside_only_when_that_is_asked(place: Home) -> None:
+    open_catalog(place).close()
+    mismatch(place.index, *OLDER.values())
+    assert opening.replace_damaged(place.index) is None
+    assert opening.replace_damaged(place.index, or_older=True) is not None
+
+
+def test_a_newer_catalog_is_never_set_aside(place: Home) -> None:
+    open_catalog(place).close()
+    set_revision(place.index, "9999")
+    assert opening.replace_damaged(place.index, or_older=True) is None
+
+
+def test_a_wrong_statement_is_no_damage(place: Home) -> None:
+    with open_catalog(place) as catalog, pytest.raises(sa.exc.OperationalError), catalog.read() as connection:
+        connection.exec_driver_sql("SELECT nothing FROM nowhere")
+
+
+def test_an_empty_catalog_makes_no_file(place: Home) -> None:
+    with opening.empty_catalog(place) as catalog, catalog.read() as connection:
+        assert storing.load_states(connection) == {}
+    assert not place.path.exists()
 
 
 def test_damage_that_is_met_later_is_explained(place: Home) -> None:

@@ -153,7 +153,7 @@ def test_a_deleted_run_leaves_only_a_tombstone(catalog: Catalog) -> None:
             table.name: connection.scalar(sa.select(sa.func.count()).select_from(table)) for table in schema.OF_A_RUN
         }
         state = storing.load_state(connection, "r1")
-        assert storing.count_runs(connection) == (0, [])
+        assert storing.count_runs(connection) == (0, {})
     assert set(counts.values()) == {0}
     assert state is not None
     assert state.deleted
