@@ -255,7 +255,8 @@ def small_disk(tmp_path: Path) -> Iterator[Path]:
     if subprocess.run(["mount", "-t", "tmpfs", "-o", "size=2m", "none", folder], check=False).returncode != 0:
         pytest.skip("needs root: a tmpfs cannot be mounted here")
     yield folder
-    subprocess.run(["umount", folder], check=True)
+    # Who has just removed a file there may hold it open for a moment longer.
+    wait_until(lambda: subprocess.run(["umount", folder], check=False, capture_output=True).returncode == 0, 30)
 
 
 def test_a_disk_is_full_for_a_while(begin, home: Path, small_disk: Path) -> None:
