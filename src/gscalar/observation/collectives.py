@@ -79,8 +79,3 @@ class CollectiveLedger:
             times = (ns - origin_ns for ns in (each.ready_ns, min(start_ns, each.end_ns), each.end_ns))
             taken.append(Collective(each.kind, each.group, each.sequence, each.num_bytes, *times))
         return taken
-
-    def forget(self) -> None:
-        """Drop what was seen and count from 0: what came before the training is no part of it."""
-        self._open.clear()
-        self._num_ready.clear()

@@ -10,6 +10,8 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Final
 
+from gscalar.base.errors import EnvironmentProblem, Retryable, ScalarError
+
 SIDE_FILES: Final = ("-wal", "-shm")
 _DAMAGED: Final = ("SQLITE_CORRUPT", "SQLITE_NOTADB")
 
@@ -59,6 +61,53 @@ def error_name(error: BaseException) -> str:
         # Errors that the driver itself raises carry no name.
         return getattr(cause, "sqlite_errorname", "") or ""
     return ""
+
+
+def explain_refusal(error: BaseException, path: Path, what: str) -> ScalarError | None:
+    """Return the error that a user can act on where the file is busy, full or shut; None for all else.
+
+    `what` is the database's name in a sentence.
+    """
+    name = error_name(error)
+    if name.startswith(("SQLITE_BUSY", "SQLITE_LOCKED")):
+        return Retryable(
+            code="catalog-busy",
+            what=f"Another process was writing the {what} all the time.",
+            value=str(path),
+            next_step="Try again; what is recorded is safe.",
+        )
+    if name.startswith("SQLITE_FULL"):
+        return EnvironmentProblem(
+            code="disk-full",
+            what=f"The {what} cannot be written: the disk is full.",
+            value=str(path),
+            next_step="Free some disk; `gscalar delete` removes runs.",
+        )
+    if name.startswith(("SQLITE_READONLY", "SQLITE_CANTOPEN", "SQLITE_PERM", "SQLITE_AUTH", "SQLITE_IOERR")):
+        return EnvironmentProblem(
+            code="home-not-writable",
+            what=f"The {what} cannot be opened or written ({name}).",
+            value=str(path),
+            next_step="Make it writable, or name a file on a local disk with GSCALAR_INDEX.",
+        )
+    return None
+
+
+def make_folder(path: Path, what: str) -> None:
+    """Make the folder of a database; `what` is the database's name in a sentence.
+
+    Raises:
+        EnvironmentProblem: `home-not-writable`.
+    """
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise EnvironmentProblem(
+            code="home-not-writable",
+            what=f"The folder of the {what} cannot be created: {error.strerror}.",
+            value=str(path.parent),
+            next_step="Give a writable folder with --home, or a file on a local disk with GSCALAR_INDEX.",
+        ) from error
 
 
 def identity(path: Path) -> tuple[int, int] | None:

@@ -253,7 +253,7 @@ def small_disk(tmp_path: Path) -> Iterator[Path]:
     folder = tmp_path / "small"
     folder.mkdir()
     if subprocess.run(["mount", "-t", "tmpfs", "-o", "size=2m", "none", folder], check=False).returncode != 0:
-        pytest.skip("needs root: a tmpfs cannot be mounted here")
+        pytest.skip("a tmpfs cannot be mounted; as root, with CAP_SYS_ADMIN: sudo make test")
     yield folder
     # Who has just removed a file there may hold it open for a moment longer.
     wait_until(lambda: subprocess.run(["umount", folder], check=False, capture_output=True).returncode == 0, 30)

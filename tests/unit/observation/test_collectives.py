@@ -67,11 +67,3 @@ def test_gradients_are_waited_for_from_the_last_bucket_on(groups: tuple[int, ...
     for each in [ledger.ready(ALL_REDUCE, group, 8) for group in groups]:
         each.done()
     assert ledger.exposed() == want
-
-
-def test_forgetting_counts_anew() -> None:
-    ledger = CollectiveLedger(Times(1, 2, 3, 4))
-    ledger.ready(ALL_REDUCE, GRADIENTS, 8).done()
-    ledger.forget()
-    ledger.ready(ALL_REDUCE, GRADIENTS, 8).done()
-    assert [each.sequence for each in ledger.take(0)] == [0]

@@ -33,6 +33,7 @@ class TorchTrainee:
         self.schedules = [item for item in objects if isinstance(item, LRScheduler | ReduceLROnPlateau)]
         self.routed = list(routed)
         self._share = min((each.share for each in routed), default=1.0)
+        self._exchanges = [each.exchange for each in routed if each.share != 1.0]
         parameters = [p for optimizer in self.optimizers for g in optimizer.param_groups for p in g["params"]]
         # Two optimizers may share a parameter; its gradient is scaled once.
         self._parameters = list({id(parameter): parameter for parameter in parameters}.values())
@@ -53,15 +54,14 @@ class TorchTrainee:
         factor = weight * self._share
         weighed = loss if factor == 1.0 else loss * factor
         call = Once(when_computed)
-        exchanges = [routed.exchange for routed in self.routed if routed.share != 1.0]
-        if not exchanges:
+        if not self._exchanges:
             call()
-        for exchange in exchanges:
+        for exchange in self._exchanges:
             exchange.when_computed, exchange.divides = call, False
         try:
             weighed.backward()
         finally:
-            for exchange in exchanges:
+            for exchange in self._exchanges:
                 exchange.when_computed, exchange.divides = None, True
         call()  # where no bucket was exchanged, such as a loss that touches no parameter
 

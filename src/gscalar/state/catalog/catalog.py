@@ -23,6 +23,7 @@ from gscalar.base.version import __version__
 from gscalar.state.catalog import sqlite
 from gscalar.state.catalog.schema import HEAD_REVISION, metadata, revisions
 from gscalar.state.home import Home
+from gscalar.state.sqlite_files import identity, make_folder
 
 
 class Catalog:
@@ -36,7 +37,7 @@ class Catalog:
         self.path = path
         self.damaged_file = damaged_file
         self._engine = engine
-        self._identity = _identity(path)
+        self._identity = identity(path)
 
     @contextmanager
     def read(self) -> Iterator[sa.Connection]:
@@ -59,7 +60,7 @@ class Catalog:
 
     def is_current(self) -> bool:
         """Tell whether the file is still the one that was opened (somebody may have deleted the index)."""
-        return _identity(self.path) == self._identity
+        return identity(self.path) == self._identity
 
     def close(self) -> None:
         """Close the connections."""
@@ -82,7 +83,7 @@ def open_catalog(home: Home, *, busy_timeout_s: float = 30.0) -> Catalog:
         Retryable: `catalog-busy`.
     """
     path = home.index
-    _make_folder(path)
+    make_folder(path, "catalog")
     damaged_file = None
     try:
         engine = _open(path, busy_timeout_s)
@@ -218,18 +219,6 @@ def _not_migrated(path: Path, revision: str, copy: Path, error: Exception) -> Sc
     )
 
 
-def _make_folder(path: Path) -> None:
-    try:
-        path.parent.mkdir(parents=True, exist_ok=True)
-    except OSError as error:
-        raise EnvironmentProblem(
-            code="home-not-writable",
-            what=f"The catalog's folder cannot be created: {error.strerror}.",
-            value=str(path.parent),
-            next_step="Give a writable folder with --home, or a file on a local disk with GSCALAR_INDEX.",
-        ) from error
-
-
 @contextmanager
 def _explained(path: Path) -> Iterator[None]:
     try:
@@ -251,11 +240,3 @@ def _is_as_it_says(path: Path) -> bool:
         return True  # not known; what went wrong first is the better word
     finally:
         engine.dispose()
-
-
-def _identity(path: Path) -> tuple[int, int] | None:
-    try:
-        status = path.stat()
-    except OSError:
-        return None
-    return status.st_dev, status.st_ino

@@ -15,8 +15,8 @@ from typing import Any, Final
 import sqlalchemy as sa
 from sqlalchemy import event
 
-from gscalar.base.errors import EnvironmentProblem, Retryable, ScalarError
-from gscalar.state.sqlite_files import error_name
+from gscalar.base.errors import EnvironmentProblem, ScalarError
+from gscalar.state.sqlite_files import error_name, explain_refusal
 from gscalar.state.sqlite_files import exclusive as exclusive
 from gscalar.state.sqlite_files import is_damage as is_damage
 from gscalar.state.sqlite_files import set_aside as set_aside
@@ -88,28 +88,4 @@ def is_refused(error: BaseException) -> bool:
 
 def explain(error: BaseException, path: Path) -> ScalarError | None:
     """Return the error that a user can act on, or None where it is our mistake."""
-    name = error_name(error)
-    if is_damage(error):
-        return explain_damage(path)
-    if name.startswith(("SQLITE_BUSY", "SQLITE_LOCKED")):
-        return Retryable(
-            code="catalog-busy",
-            what="Another process was writing the catalog all the time.",
-            value=str(path),
-            next_step="Try again; what is recorded is safe.",
-        )
-    if name.startswith("SQLITE_FULL"):
-        return EnvironmentProblem(
-            code="disk-full",
-            what="The catalog cannot be written: the disk is full.",
-            value=str(path),
-            next_step="Free some disk; `gscalar delete` removes runs.",
-        )
-    if name.startswith(("SQLITE_READONLY", "SQLITE_CANTOPEN", "SQLITE_PERM", "SQLITE_AUTH", "SQLITE_IOERR")):
-        return EnvironmentProblem(
-            code="home-not-writable",
-            what=f"The catalog cannot be opened or written ({name}).",
-            value=str(path),
-            next_step="Make it writable, or name a file on a local disk with GSCALAR_INDEX.",
-        )
-    return None
+    return explain_damage(path) if is_damage(error) else explain_refusal(error, path, "catalog")

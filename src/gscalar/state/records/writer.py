@@ -99,13 +99,13 @@ class RecordWriter:
         Raises:
             TypeError: a name is no text, or a value is no number; it says which.
         """
-        self._put_values(values, lambda names_id, packed: Points(step, time_ns, names_id, packed))
+        self._put_values(values, Points, step, time_ns)
 
     def sample(self, time_ns: int, rank: int, values: Mapping[str, float]) -> None:
         """Keep one look at the hardware of a host (rank -1) or of one worker's process."""
-        self._put_values(values, lambda names_id, packed: Hardware(time_ns, rank, names_id, packed))
+        self._put_values(values, Hardware, time_ns, rank)
 
-    def _put_values(self, values: Mapping[str, float], event: Callable[[int, bytes], Event]) -> None:
+    def _put_values(self, values: Mapping[str, float], kind: type[Points | Hardware], first: int, second: int) -> None:
         names = tuple(values)
         known = self._key_sets.get(names)
         if known is None:
@@ -119,7 +119,7 @@ class RecordWriter:
         last_seal = self._seal_start
         names_due = known.calls_left <= 0 or known.named_after != last_seal
         try:
-            frame = encode_event(event(known.names_id, packed))
+            frame = encode_event(kind(first, second, known.names_id, packed))
             if names_due:
                 frame = encode_event(Names(known.names_id, known.names)) + frame
         except _UNWRITABLE as error:

@@ -28,10 +28,10 @@ from contextlib import closing, contextmanager
 from pathlib import Path
 from typing import Final
 
-from gscalar.base.errors import EnvironmentProblem, Retryable, ScalarError
+from gscalar.base.errors import EnvironmentProblem, ScalarError
 from gscalar.base.version import __version__
 from gscalar.state.home import Home
-from gscalar.state.sqlite_files import error_name, exclusive, is_damage, set_aside
+from gscalar.state.sqlite_files import exclusive, explain_refusal, is_damage, make_folder, set_aside
 
 SCHEMA_VERSION: Final = 1
 MAX_COLUMNS: Final = 1 << 20  # of a chunk
@@ -73,7 +73,7 @@ def create(home: Home, run_id: str, *, busy_timeout_s: float) -> sqlite3.Connect
     """
     path = home.series(run_id)
     with explained(path):
-        _make_folder(path)
+        make_folder(path, "runs' series")
         try:
             return _prepare(path, busy_timeout_s)
         except sqlite3.DatabaseError as error:
@@ -224,20 +224,7 @@ def _refuse_newer(connection: sqlite3.Connection, version: int, path: Path) -> N
     )
 
 
-def _make_folder(path: Path) -> None:
-    try:
-        path.parent.mkdir(parents=True, exist_ok=True)
-    except OSError as error:
-        raise EnvironmentProblem(
-            code="home-not-writable",
-            what=f"The folder of the runs' series cannot be created: {error.strerror}.",
-            value=str(path.parent),
-            next_step="Give a writable folder with --home, or a file on a local disk with GSCALAR_INDEX.",
-        ) from error
-
-
 def _explain(error: sqlite3.DatabaseError, path: Path) -> ScalarError | None:
-    name = error_name(error)
     if is_damage(error):
         return EnvironmentProblem(
             code="series-damaged",
@@ -245,25 +232,4 @@ def _explain(error: sqlite3.DatabaseError, path: Path) -> ScalarError | None:
             value=str(path),
             next_step="Build it again from the records: gscalar doctor --rebuild",
         )
-    if name.startswith(("SQLITE_BUSY", "SQLITE_LOCKED")):
-        return Retryable(
-            code="catalog-busy",
-            what="Another process was writing the run's series all the time.",
-            value=str(path),
-            next_step="Try again; what is recorded is safe.",
-        )
-    if name.startswith("SQLITE_FULL"):
-        return EnvironmentProblem(
-            code="disk-full",
-            what="The run's series cannot be written: the disk is full.",
-            value=str(path),
-            next_step="Free some disk; `gscalar delete` removes runs.",
-        )
-    if name.startswith(("SQLITE_READONLY", "SQLITE_CANTOPEN", "SQLITE_PERM", "SQLITE_AUTH", "SQLITE_IOERR")):
-        return EnvironmentProblem(
-            code="home-not-writable",
-            what=f"The run's series cannot be opened or written ({name}).",
-            value=str(path),
-            next_step="Make it writable, or name a file on a local disk with GSCALAR_INDEX.",
-        )
-    return None
+    return explain_refusal(error, path, "run's series")
