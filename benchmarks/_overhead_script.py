@@ -1,17 +1,20 @@
 """The worker of step_overhead.py: three arms of the same training take turns in blocks, in one process a rank.
 
 `bare_a` and `bare_b` are plain DistributedDataParallel loops, `scalar` is the same loop through a run. Each
-has a model, an optimizer and data of its own. Rank 0 writes what it measured as JSON.
+has a model, an optimizer and data of its own, but the weights and the optimizers' moments of all three lie in
+the same memory: where they lie alone makes per cents. Rank 0 writes what it measured as JSON.
 """
 
 import ast
+import itertools
 import json
 import math
 import os
 import random
 import sys
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -26,7 +29,7 @@ import gscalar
 
 RECIPE = Path(__file__).resolve().parents[1] / "recipes" / "bytes_lm" / "train.py"
 BLOCK_STEPS = 5  # the first of them finds another model in the caches, and is left out
-WARMUP_BLOCKS = 4
+WARMUP_BLOCKS = 2
 CONTEXT = 128
 BATCH = 8
 LR = 6e-3
@@ -55,8 +58,17 @@ def make_optimizer(model: nn.Module) -> torch.optim.Optimizer:
     return torch.optim.AdamW(model.parameters(), lr=LR, betas=(0.9, 0.99), weight_decay=0.1)
 
 
-def bare_arm(recipe: dict[str, Any], windows: Tensor) -> Callable[[], None]:
-    """Return one step of the loop that a user of plain DDP writes."""
+@dataclass(frozen=True)
+class Arm:
+    """One step of one of the loops, and what it trains."""
+
+    step: Callable[[], None]
+    model: nn.Module
+    optimizer: torch.optim.Optimizer
+
+
+def bare_arm(recipe: dict[str, Any], windows: Tensor) -> Arm:
+    """Return the loop that a user of plain DDP writes."""
     model = DistributedDataParallel(make_model(recipe))
     optimizer = make_optimizer(model)
     sampler: DistributedSampler[Tensor] = DistributedSampler(windows, shuffle=True, seed=1)  # type: ignore[arg-type]
@@ -76,21 +88,32 @@ def bare_arm(recipe: dict[str, Any], windows: Tensor) -> Callable[[], None]:
         state["step"] += 1
         state["loss"] = float(loss)
 
-    return step
+    return Arm(step, model, optimizer)
 
 
-def scalar_arm(run: Any, recipe: dict[str, Any], windows: Tensor) -> Callable[[], None]:
-    """Return one step of the same loop through the run."""
+def scalar_arm(run: Any, recipe: dict[str, Any], windows: Tensor) -> Arm:
+    """Return the same loop through the run."""
     model = make_model(recipe)
+    optimizer = make_optimizer(model)
     data = DataLoader(windows, batch_size=BATCH, shuffle=True)  # type: ignore[arg-type]
-    model, _, data = run.prepare(model, make_optimizer(model), data)
+    model, optimizer, data = run.prepare(model, optimizer, data)
     batches = run.batches(data, steps=TOTAL_STEPS)
 
     def step() -> None:
         batch = next(batches)
         run.step(model(batch), tokens=BATCH * CONTEXT)
 
-    return step
+    return Arm(step, model, optimizer)
+
+
+def share_memory(arms: Iterable[Arm]) -> None:
+    """Let all arms train the same weights with the same moments, once their first steps have made these."""
+    first, *others = arms
+    for other in others:
+        for ours, theirs in zip(first.model.parameters(), other.model.parameters(), strict=True):
+            theirs.data = ours.data
+            for moment in ("exp_avg", "exp_avg_sq"):
+                other.optimizer.state[theirs][moment] = first.optimizer.state[ours][moment]
 
 
 def supervisor_cpu_s() -> dict[str, float]:
@@ -106,7 +129,7 @@ def supervisor_cpu_s() -> dict[str, float]:
     return spent
 
 
-def measure(arms: dict[str, Callable[[], None]], num_rounds: int) -> dict[str, list[list[float]]]:
+def measure(arms: dict[str, Arm], num_rounds: int) -> dict[str, list[list[float]]]:
     """Return the seconds of each step by arm and round.
 
     The run's block lies between the two plain ones, so that a drift of the machine's speed cancels out.
@@ -121,7 +144,7 @@ def measure(arms: dict[str, Callable[[], None]], num_rounds: int) -> dict[str, l
             times = []
             for _ in range(BLOCK_STEPS):
                 began = time.perf_counter()
-                arms[name]()
+                arms[name].step()
                 times.append(time.perf_counter() - began)
             if number >= WARMUP_BLOCKS:
                 spent[name].append(times[1:])
@@ -135,17 +158,17 @@ def main() -> None:
     recipe = load_recipe()
     text, _ = recipe["read_text"](4_000_000)
     windows = text.unfold(0, CONTEXT + 1, 1)
-    make: dict[str, Callable[[], Callable[[], None]]] = {
+    make: dict[str, Callable[[], Arm]] = {
         "scalar": lambda: scalar_arm(run, recipe, windows),
         "bare_a": lambda: bare_arm(recipe, windows),
         "bare_b": lambda: bare_arm(recipe, windows),
     }
-    # Only a run's prepare makes the process group, so its model is made first, and its place in memory is moved
-    # by what is allocated before it.
-    ballast = [torch.zeros(50_000 * (1 + index)) for index in range(rotation)]
-    arms = {"scalar": make.pop("scalar")()}
-    arms |= {name: make[name]() for name in (list(make), list(make)[::-1])[rotation % 2]}
-    assert len(ballast) == rotation
+    # Buckets and gradients lie where the arms before have left room, so each launch makes the arms in another order.
+    orders = list(itertools.permutations(make))
+    dist.init_process_group("gloo")
+    arms = {name: make[name]() for name in orders[rotation % len(orders)]}
+    measure(arms, 0)
+    share_memory(arms.values())
     measure(arms, 0)
     cpu_s, began = supervisor_cpu_s(), time.perf_counter()
     spent = measure(arms, num_rounds)

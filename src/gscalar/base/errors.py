@@ -59,6 +59,7 @@ CODES: Final[dict[str, str]] = {
     "record-not-durable": "The system could not make a record file durable; a power failure may take its end.",
     "disk-full": "The disk is full; what could not be written was counted and dropped.",
     "rendezvous-failed": "The workers of an attempt did not find each other in time.",
+    "peer-lost": "A worker waited for another one that has ended or stands still.",
     "launcher-unclear": "The environment names a rank without a world size, or the other way round.",
     "fault-impossible": "A fault cannot be injected into this run; nothing is left stopped or filled.",
 }

@@ -7,6 +7,7 @@ import time
 import traceback
 from collections.abc import Callable, Mapping
 
+from gscalar.base.errors import Retryable
 from gscalar.model.events import AttemptEnded, Failure, Finished, RunEnded
 from gscalar.model.status import FailureClass, Status
 from gscalar.runtime.opening import Opened
@@ -56,7 +57,7 @@ class RunEnd:
             kind,
             str(error),
             text,
-            self.is_peer_loss(error),
+            self.is_peer_loss(error) or (isinstance(error, Retryable) and error.code == "peer-lost"),
         )
         self._writer.emit(failure)
         self._end(Status.FAILED, "failed", _plain(failure))

@@ -33,6 +33,19 @@ def process_name(pid: int) -> str:
         return f"{os.uname().nodename}:{pid}"
 
 
+def is_running(name: str) -> bool:
+    """Whether the process of this name runs, as far as this process can see; one that has ended does not.
+
+    What waits for its parent to notice that it has ended (a zombie) does not run.
+    """
+    pid = int(name.split(":")[1])
+    try:
+        state = _stat_fields(pid)[0]
+    except (OSError, IndexError):
+        return False
+    return state not in "ZX" and process_name(pid) == name
+
+
 def _carries(pid: int, environ: Mapping[str, str], names: tuple[str, ...]) -> bool:
     """Whether a process was started with the launcher's variables; any rank's values will do."""
     try:

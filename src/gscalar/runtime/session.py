@@ -29,6 +29,7 @@ from gscalar.runtime.exits import ExitWatch
 from gscalar.runtime.feeding import Extent, Fed, Feeds
 from gscalar.runtime.finite import check_gradients, nonfinite_loss
 from gscalar.runtime.framework import Framework, Group, Trainee
+from gscalar.runtime.local_sums import sum_in_memory
 from gscalar.runtime.opening import Opened, open_worker
 from gscalar.runtime.recording import Recording
 from gscalar.runtime.sampling import start_sampling
@@ -449,8 +450,10 @@ class Run:
         if self._group is None:
             # Longer than the supervisor's patience: it names the rank that hangs, a time-out only the victims.
             timeout_s = 2 * self._spec.hang_after_s
-            self._group = self._framework_for(()).connect(self._opened.launch, timeout_s)
-            stop = start_clock_sync(self._group, self._opened.launch, self._recording.writer)
+            launch = self._opened.launch
+            connected = self._framework_for(()).connect(launch, timeout_s)
+            self._group = sum_in_memory(connected, launch, timeout_s)
+            stop = start_clock_sync(self._group, launch, self._recording.writer)
             self._end.before_close.append(stop)
         return self._group
 

@@ -25,6 +25,7 @@ from torch.utils.data import (
     SequentialSampler,
 )
 
+from gscalar.frameworks.torch.fetching import Request, SeededFetch, as_it_is
 from gscalar.frameworks.torch.prefetch import with_ready
 from gscalar.frameworks.torch.randomness import drawing
 from gscalar.runtime.cursor import Cursor, MicroBatch, Order, OrderFacts, eval_shard, order_digest
@@ -47,41 +48,6 @@ class FeedPlace:
     device: torch.device
     number: int  # of the data object, in the record
     global_batch: int | None
-
-
-@dataclass(frozen=True, slots=True)
-class _Request:
-    """What the data set is asked for: the indices of one batch, and the seed of its random numbers."""
-
-    indices: tuple[int, ...]
-    draw: int
-
-
-class _SeededFetch:
-    """The data set as a loader sees it: fetches and collates a whole batch under the batch's seed."""
-
-    def __init__(self, dataset: Any, collate: Callable[[Any], Any], batched: bool) -> None:
-        self._dataset = dataset
-        self._collate = collate
-        self._batched = batched
-
-    def __len__(self) -> int:
-        return len(self._dataset)
-
-    def __getitem__(self, index: int) -> Any:
-        return self._dataset[index]
-
-    def __getitems__(self, request: _Request) -> Any:
-        with drawing(request.draw):
-            if not self._batched:
-                return self._collate(self._dataset[request.indices[0]])
-            many = getattr(self._dataset, "__getitems__", None)
-            samples = many(list(request.indices)) if many else [self._dataset[index] for index in request.indices]
-            return self._collate(samples)
-
-
-def _as_it_is(batch: Any) -> Any:
-    return batch
 
 
 class LoaderFeed:
@@ -112,12 +78,12 @@ class LoaderFeed:
         """Yield this rank's micro-batches from the cursor on, without end."""
         waiting: deque[tuple[MicroBatch, int | None, int]] = deque()
 
-        def requests() -> Iterator[_Request]:
+        def requests() -> Iterator[Request]:
             for step in self._order.steps(cursor, accumulate):
                 total = None if self._per_item else sum(micro.num_global for micro in step)
                 for micro in step:
                     waiting.append((micro, total, len(step)))
-                    yield _Request(self._indices(micro.indices, micro.epoch), micro.draw)
+                    yield Request(self._indices(micro.indices, micro.epoch), micro.draw)
 
         for value, num_ready in with_ready(self._open(requests)):
             micro, group_samples, step_size = waiting.popleft()
@@ -142,7 +108,7 @@ class LoaderFeed:
         size = len(self._lists(0)) if self._lists is not None else len(self._loader.dataset)
         per_batch = 1 if self._per_item else self._loader.batch_size
         shares = eval_shard(size, per_batch, self._launch.world, self._launch.rank)
-        requests = [_Request(self._indices(share, 0), self._seed + share[0]) for share in shares]
+        requests = [Request(self._indices(share, 0), self._seed + share[0]) for share in shares]
         for value in self._open(lambda: iter(requests)):
             yield to_device(value, self._device)
 
@@ -153,7 +119,7 @@ class LoaderFeed:
     def _indices(self, indices: tuple[int, ...], epoch: int) -> tuple[int, ...]:
         return tuple(self._lists(epoch)[indices[0]]) if self._lists is not None else indices
 
-    def _open(self, requests: Callable[[], Iterator[_Request]]) -> Iterator[Any]:
+    def _open(self, requests: Callable[[], Iterator[Request]]) -> Iterator[Any]:
         """Return an iterator of the user's loader with our requests in the place of its sampler."""
         loader = self._loader
         options: dict[str, Any] = {"num_workers": loader.num_workers, "pin_memory": loader.pin_memory}
@@ -166,9 +132,9 @@ class LoaderFeed:
             }
         return iter(
             DataLoader(
-                _SeededFetch(loader.dataset, loader.collate_fn, self._batched),  # type: ignore[arg-type]  # duck-typed
+                SeededFetch(loader.dataset, loader.collate_fn, self._batched),  # type: ignore[arg-type]  # duck-typed
                 batch_sampler=_Requests(requests),  # type: ignore[arg-type]  # yields requests, not indices
-                collate_fn=_as_it_is,
+                collate_fn=as_it_is,
                 # Else every pass would draw a seed from the training's own random numbers.
                 generator=torch.Generator().manual_seed(self._seed),
                 **options,
@@ -196,10 +162,10 @@ class LoaderFeed:
 class _Requests:
     """A batch sampler for torch's loader. Iterated in the training process, ahead of the batches."""
 
-    def __init__(self, make: Callable[[], Iterator[_Request]]) -> None:
+    def __init__(self, make: Callable[[], Iterator[Request]]) -> None:
         self._make = make
 
-    def __iter__(self) -> Iterator[_Request]:
+    def __iter__(self) -> Iterator[Request]:
         return self._make()
 
 

@@ -15,4 +15,4 @@ SCRIPT = Path(__file__).parent / "scripts" / "raw_backward.py"
 def test_it_gives_the_mean_over_the_ranks_as_the_runs_own_does(gang: Callable[..., None], tmp_path: Path) -> None:
     out = tmp_path / "out.json"
     gang(SCRIPT, 2, out)
-    assert json.loads(out.read_text()) == {"raw": 1.5, "run": 1.5, "raw again": 1.5}
+    assert json.loads(out.read_text()) == {"raw": 1.5, "run": 1.5, "raw again": 1.5, "zeroed in place": 1.5}

@@ -16,7 +16,7 @@ model, optimizer = run.prepare(model, optimizer)
 sample = torch.tensor([[float(run.rank + 1)]])  # the gradient of the output is the sample itself
 
 found = {}
-for kind in ("raw", "run", "raw again"):
+for kind in ("raw", "run", "raw again", "zeroed in place"):
     loss = model(sample).mean()
     if kind == "run":
         run.backward(loss)
@@ -26,6 +26,6 @@ for kind in ("raw", "run", "raw again"):
     if kind == "run":
         run.sync()
         run.update()
-    model.zero_grad()
+    model.zero_grad(set_to_none=kind != "raw again")
 if run.rank == 0:
     Path(sys.argv[1]).write_text(json.dumps(found))
