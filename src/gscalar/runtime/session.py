@@ -392,6 +392,11 @@ class Run:
         """The framework's device of this worker; None before one of its objects was seen."""
         return self._framework.tools().device(self._opened.launch) if self._framework is not None else None
 
+    @property
+    def closed(self) -> bool:
+        """Whether the run has ended for this worker: finished, stopped or failed."""
+        return self._end.closed
+
     def _cross_border(self, training: _Training) -> None:
         """Act on what all ranks agreed at the step that is done: save, stop."""
         agreement, training.agreement = training.agreement, None
@@ -477,7 +482,7 @@ def open_run(
     """Return this process's run, with the random numbers of what is loaded seeded alike on all ranks."""
     defaults = config_defaults(config)
     opened = open_worker({**arguments, "config": defaults} if defaults else arguments, home)
-    run = Run(opened, config, compose)
+    run = _opened_here.run = Run(opened, config, compose)
     framework = loaded()
     if framework is not None:
         framework.tools().seed(run.seed, opened.resolved.spec.deterministic)
@@ -486,6 +491,19 @@ def open_run(
     if "numpy" in sys.modules:
         sys.modules["numpy"].random.seed(run.seed % 2**32)
     return run
+
+
+def current_run() -> Run | None:
+    """Return the run that this process opened last; None once it is closed."""
+    run = _opened_here.run
+    return run if run is not None and not run.closed else None
+
+
+class _OpenedHere:
+    run: Run | None = None
+
+
+_opened_here = _OpenedHere()
 
 
 def _listed(values: Any) -> Sequence[Any]:
