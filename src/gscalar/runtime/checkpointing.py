@@ -16,6 +16,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from gscalar.base.errors import TrainingError
 from gscalar.model.events import Beat, CheckpointFailed, CheckpointRemoved, CheckpointSaved
 from gscalar.model.sink import Sink
 from gscalar.model.spec import CheckpointPolicy
@@ -23,6 +24,9 @@ from gscalar.observation.threads import start_thread
 from gscalar.runtime.framework import Snapshot
 from gscalar.state.checkpoints import (
     SavedCheckpoint,
+    begin_checkpoint,
+    commit_checkpoint,
+    discard_draft,
     find_loadable,
     prune_checkpoints,
     read_values,
@@ -94,14 +98,43 @@ class Checkpointer:
         self, step: int, snapshot: Snapshot, run_state: dict[str, Any], ranks: list[bytes], began_s: float
     ) -> None:
         """Write the snapshot in the background. `began_s` is when training began to wait (monotonic)."""
-        self.wait()
-        self._last_s = time.monotonic()
-        self._last_step = step
-        self.failed = False
-        stall_s = self._last_s - began_s
         values = {"run": run_state, "trainee": snapshot.values}
-        work = (step, snapshot.arrays, values, ranks, stall_s)
-        self._writer = start_thread(lambda: self._write(*work), "gscalar-save")
+
+        def fill(draft: Path) -> None:
+            self._write_arrays(draft / ARRAYS, snapshot.arrays)
+            _write_rest(draft, values, ranks)
+
+        self._start(step, began_s, lambda: save_checkpoint(self.folder, step, self._facts, fill))
+
+    def begin(self, step: int) -> Path:
+        """Return a folder for files that somebody else writes, at once and not in the background.
+
+        Raises:
+            OSError: as the system says.
+        """
+        self.wait()
+        return begin_checkpoint(self.folder, step)
+
+    def commit(self, draft: Path, step: int, values: dict[str, Any], ranks: list[bytes], began_s: float) -> None:
+        """Make what was written into the folder of `begin` a checkpoint, in the background."""
+
+        def place() -> SavedCheckpoint:
+            try:
+                _write_rest(draft, values, ranks)
+            except BaseException:
+                discard_draft(draft)
+                raise
+            return commit_checkpoint(self.folder, draft, step, self._facts)
+
+        self._start(step, began_s, place)
+
+    def give_up(self, draft: Path | None, step: int, reason: str) -> None:
+        """Remove what was written into the folder of `begin`, and say why; the checkpoint before stays the newest."""
+        if draft is not None:
+            discard_draft(draft)
+        self.skip(step)
+        self.failed = True
+        self._sink.emit(CheckpointFailed(time.time_ns(), step, reason))
 
     def forget(self) -> None:
         """Take no step for saved."""
@@ -133,27 +166,32 @@ class Checkpointer:
         """Return what a verified checkpoint holds."""
         path = self.folder / name
         values = read_values(path)
+        if "trainee" not in values:
+            raise TrainingError(
+                code="state-mismatch",
+                what=f"The checkpoint holds the files of a {values.get('follows')} trainer, not of run.prepare.",
+                where=str(path),
+                next_step="Resume with the script that wrote it, or start a new run.",
+            )
         ranks = [file.read_bytes() for file in sorted((path / RANKS).iterdir())]
         snapshot = Snapshot(arrays=self._read_arrays(path / ARRAYS), values=values["trainee"])
         restored = Restored(values["run"]["step"], path, snapshot, values["run"], ranks)
         self._last_step = restored.step
         return restored
 
-    def _write(
-        self, step: int, arrays: dict[str, Any], values: dict[str, Any], ranks: list[bytes], stall_s: float
-    ) -> None:
+    def _start(self, step: int, began_s: float, place: Callable[[], SavedCheckpoint]) -> None:
+        self.wait()
+        self._last_s = time.monotonic()
+        self._last_step = step
+        self.failed = False
+        stall_s = self._last_s - began_s
+        self._writer = start_thread(lambda: self._write(step, stall_s, place), "gscalar-save")
+
+    def _write(self, step: int, stall_s: float, place: Callable[[], SavedCheckpoint]) -> None:
         began = time.monotonic()
         self._sink.emit(Beat(time.time_ns(), "checkpoint"))
-
-        def fill(draft: Path) -> None:
-            self._write_arrays(draft / ARRAYS, arrays)
-            write_values(draft, values)
-            (draft / RANKS).mkdir()
-            for rank, blob in enumerate(ranks):
-                (draft / RANKS / f"rank-{rank:05d}").write_bytes(blob)
-
         try:
-            saved = save_checkpoint(self.folder, step, self._facts, fill)
+            saved = place()
         except Exception as error:  # noqa: BLE001 - a thread's border: a full disk must not end the training
             self.failed = True
             self._sink.emit(CheckpointFailed(time.time_ns(), step, f"{type(error).__name__}: {error}"))
@@ -178,3 +216,10 @@ class Checkpointer:
         for path in paths:
             step = int(path.name.removeprefix("step-").partition(".")[0])
             self._sink.emit(CheckpointRemoved(time.time_ns(), step, f"{self.folder.name}/{path.name}", reason))
+
+
+def _write_rest(draft: Path, values: dict[str, Any], ranks: list[bytes]) -> None:
+    write_values(draft, values)
+    (draft / RANKS).mkdir()
+    for rank, blob in enumerate(ranks):
+        (draft / RANKS / f"rank-{rank:05d}").write_bytes(blob)

@@ -21,6 +21,7 @@ from typing import Final
 
 from gscalar.runtime.own_frames import shown_traceback
 
+SignalHandler = signal.Handlers | Callable[[int, FrameType | None], object] | int | None
 ExceptHook = Callable[[type[BaseException], BaseException, TracebackType | None], object]
 
 # torchrun passes on the Ctrl-C that the terminal has sent to all its children already.
@@ -51,7 +52,7 @@ class ExitWatch:
         self._pid = os.getpid()
         self._previous_hook: ExceptHook = sys.excepthook
         self._previous_exit = sys.exit
-        self._previous_signal: signal.Handlers | Callable[[int, FrameType | None], object] | int | None = None
+        self._previous_signal: SignalHandler = None
 
     def install(self) -> None:
         """Take the hooks; signals only from the main thread, where Python allows it."""
@@ -64,11 +65,16 @@ class ExitWatch:
         sys.exit = self._exit  # type: ignore[assignment]  # the same signature, typed NoReturn there
         atexit.register(self._at_exit)
         if threading.current_thread() is threading.main_thread():
-            self._previous_signal = signal.signal(signal.SIGTERM, self._on_sigterm)
+            self._previous_signal = _alive(signal.signal(signal.SIGTERM, self._on_sigterm))
             interactive = hasattr(sys, "ps1") or "ipykernel" in sys.modules
             if not interactive and signal.getsignal(signal.SIGINT) is signal.default_int_handler:
                 self._takes_interrupts = True
                 signal.signal(signal.SIGINT, self._on_sigint)
+
+    def take_back(self) -> None:
+        """Take SIGTERM back from a trainer that has put its own handler in front: one of the two must decide."""
+        if self._installed and threading.current_thread() is threading.main_thread():
+            signal.signal(signal.SIGTERM, self._on_sigterm)
 
     def remove(self) -> None:
         """Give the hooks back. Safe to call twice."""
@@ -130,3 +136,11 @@ class ExitWatch:
         self._interrupted_s = now_s
         self.stop_requested = self.interrupted = True
         self._on_interrupt()
+
+
+def _alive(handler: SignalHandler) -> SignalHandler:
+    """Return the handler, or the one before it where it is of a run that is over: a trainer may have put it back."""
+    watch = getattr(handler, "__self__", None)
+    if isinstance(watch, ExitWatch) and not watch._installed:
+        return _alive(watch._previous_signal)
+    return handler

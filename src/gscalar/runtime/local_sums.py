@@ -13,7 +13,6 @@ have the same sum.
 
 from __future__ import annotations
 
-import contextlib
 import mmap
 import os
 import struct
@@ -29,8 +28,8 @@ from gscalar.base.errors import Retryable
 from gscalar.runtime.framework import Group
 from gscalar.runtime.launch import Launch
 from gscalar.runtime.processes import is_running, process_name
+from gscalar.runtime.shared_memory import FOLDER, share
 
-FOLDER: Final = Path("/dev/shm")
 _MAX_VALUES: Final = 12
 _NUM_SLOTS: Final = 8
 _MAX_UNDER_WAY: Final = 4
@@ -50,22 +49,11 @@ def sum_in_memory(group: Group, launch: Launch, timeout_s: float, folder: Path =
     """
     if launch.world == 1 or launch.local_world != launch.world:
         return group
-    memory = None
+    peers = _peers(group, launch)
     size = launch.world * _NUM_SLOTS * _SLOT_BYTES
-    path = _create(folder, size) if launch.rank == 0 else None
-    told = group.broadcast(str(path or "").encode()).decode()
-    try:
-        with contextlib.suppress(OSError, ValueError):
-            if told:
-                memory = _open(Path(told), size)
-        peers = _peers(group, launch)
-        shared = memory is not None and all(is_running(name) for name in peers)
-        if group.start_sum([float(not shared)])()[0]:
-            return group
-    finally:
-        if path is not None:
-            path.unlink(missing_ok=True)
-    assert memory is not None
+    memory = share(group, launch, size, folder, willing=all(is_running(name) for name in peers))
+    if memory is None:
+        return group
     return LocalGroup(group, memory, launch.rank, peers, timeout_s)
 
 
@@ -147,31 +135,6 @@ class LocalGroup:
             what=f"Rank {self._rank} waited {waited_s:.0f} s for rank {rank}, whose process has ended or stands still.",
             next_step=f"See the output of rank {rank}: gscalar logs RUN --rank {rank}.",
         )
-
-
-def _create(folder: Path, size: int) -> Path | None:
-    """Return a new file of zeros that only its owner may open; None where there is no such place."""
-    path = folder / f"gscalar-{os.urandom(16).hex()}"
-    try:
-        file = os.open(path, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
-    except OSError:
-        return None
-    try:
-        os.posix_fallocate(file, 0, size)  # a full one is met here, and not by a signal later
-    except OSError:
-        path.unlink(missing_ok=True)
-        return None
-    finally:
-        os.close(file)
-    return path
-
-
-def _open(path: Path, size: int) -> mmap.mmap:
-    file = os.open(path, os.O_RDWR | os.O_NOFOLLOW | os.O_CLOEXEC)
-    try:
-        return mmap.mmap(file, size)
-    finally:
-        os.close(file)
 
 
 def _peers(group: Group, launch: Launch) -> list[str]:

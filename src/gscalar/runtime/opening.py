@@ -18,6 +18,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import msgspec
+
 from gscalar.base.canonical import json_text
 from gscalar.base.errors import EnvironmentProblem
 from gscalar.base.ids import new_id
@@ -44,6 +46,7 @@ class Opened:
     writer: RecordWriter
     attempt: int
     supervised: bool
+    started: WorkerStarted | None = None  # as it was recorded
 
 
 def open_worker(arguments: Mapping[str, Any], home_argument: str | os.PathLike[str] | None) -> Opened:
@@ -88,7 +91,20 @@ def open_worker(arguments: Mapping[str, Any], home_argument: str | os.PathLike[s
         writer=writer,
         attempt=attempt,
         supervised=supervised,
+        started=started,
     )
+
+
+def declare(opened: Opened, name: str, values: Mapping[str, Any]) -> None:
+    """Record plain values beside the config of the run: what another trainer was set to, which nobody here decides."""
+    started = opened.started
+    assert started is not None, "the run was opened by open_worker"
+    config = dict(started.spec.get("config") or {})
+    given = config.get(name)
+    config[name] = {**values, **given} if isinstance(given, dict) else given if name in config else dict(values)
+    origins = {f"config.{name}.{key}": "script" for key in values} | dict(started.origins)
+    spec = redact_spec({**started.spec, "config": config})
+    opened.writer.emit(msgspec.structs.replace(started, time_ns=time.time_ns(), spec=spec, origins=origins))
 
 
 def _own_launch(launch: Launch) -> Launch:

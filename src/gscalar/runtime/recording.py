@@ -79,7 +79,7 @@ class Recording:
                 samples=agreement.samples,
                 tokens=agreement.tokens,
                 lr=update.lr,
-                loss=result.loss(),
+                loss=result.loss() if result.loss is not None else math.nan,
                 epoch=epoch,
                 total_steps=total_steps,
                 accounts=timed.accounts,
@@ -89,7 +89,7 @@ class Recording:
             self.emit(Spans(step, timed.begin_ns, timed.spans))
             if timed.collectives:
                 self.emit(Collectives(step, timed.begin_ns, timed.collectives))
-            if not math.isfinite(done.loss):
+            if result.loss is not None and not math.isfinite(done.loss):
                 self._tell_nonfinite(now_ns, step, "loss")
             if update.grad_norm is not None:
                 self.writer.log(step, now_ns, {"train/grad_norm": update.grad_norm})

@@ -10,37 +10,25 @@ from __future__ import annotations
 
 import math
 import os
-import random
-import sys
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
 from gscalar.base.errors import UserError
-from gscalar.model.events import Adopted, Nonfinite, StopAcknowledged
+from gscalar.model.events import Adopted, Nonfinite
 from gscalar.model.spans import SpanKind
-from gscalar.model.status import Exit
-from gscalar.runtime.checkpointing import Checkpointer
-from gscalar.runtime.clock_sync import start_clock_sync
-from gscalar.runtime.closing import RunEnd
 from gscalar.runtime.config import bind_config, config_defaults
 from gscalar.runtime.cursor import Cursor
-from gscalar.runtime.exits import ExitWatch
 from gscalar.runtime.feeding import Extent, Fed, Feeds
 from gscalar.runtime.finite import check_gradients, nonfinite_loss
+from gscalar.runtime.following import Follower
 from gscalar.runtime.framework import Framework, Group, Trainee
-from gscalar.runtime.local_sums import sum_in_memory
+from gscalar.runtime.host_random import seed_host
 from gscalar.runtime.opening import Opened, open_worker
-from gscalar.runtime.recording import Recording
-from gscalar.runtime.sampling import start_sampling
 from gscalar.runtime.saving import Saving
 from gscalar.runtime.schedules import factor
-from gscalar.runtime.state import RunState
 from gscalar.runtime.stepping import Agreement, StepEngine
-from gscalar.runtime.telling import Telling
-from gscalar.runtime.timing import Timing
-
-Compose = Callable[[Sequence[Any]], Framework]
+from gscalar.runtime.worker import Compose, Worker
 
 NOT_SHARDED = (
     "The batches do not come from run.batches, so each of the {world} workers takes what its own loader gives: "
@@ -80,26 +68,17 @@ class Run:
         self.world = opened.launch.world
         self.seed = opened.resolved.spec.seed
         self.config = bind_config(config, opened.resolved.spec.config)
-        self.state = RunState()
+        self._worker = worker = Worker(opened, compose)
+        worker.conclude = self._conclude
+        self.state = worker.state
         self._opened = opened
         self._spec = opened.resolved.spec
-        self._compose = compose
-        self._recording = Recording(opened.writer, self.rank)
+        self._recording, self._timing, self._exits = worker.recording, worker.timing, worker.exits
         self._feeds = Feeds(opened.launch, self.seed, self._spec.plan.accumulate)
-        self._framework: Framework | None = None
-        self._group: Group | None = None
         self._training: _Training | None = None
+        self._follower: Follower | None = None
         self._total_steps: int | None = None
         self._schedule_steps: int | None = None  # the same, where no further loop can change it
-        self._timing = Timing()
-        self._checkpoint_asked = False
-        self._end = RunEnd(opened)
-        self._end.before_close.append(start_sampling(opened))
-        self._telling = Telling(opened)
-        self._telling.begun()
-        self._recording.on_warning = self._telling.warn
-        self._exits = ExitWatch(on_failure=self._failed, on_exit=self._at_exit, on_interrupt=self._telling.stopping)
-        self._exits.install()
 
     def prepare(self, *objects: Any) -> Any:
         """Return the objects ready for training, in the order given (one object: itself).
@@ -112,20 +91,20 @@ class Run:
             UserError: `unsupported-object`, `schedule-twice`, `prepare-twice`.
             Retryable: `rendezvous-failed`.
         """
-        is_data = self._framework_for(objects).tools().is_data
+        is_data = self._worker.framework_for(objects).tools().is_data
         trained = [item for item in objects if not is_data(item)]
         adopted = iter(self._adopt(trained).objects if trained else ())
         ready = tuple(item if is_data(item) else next(adopted) for item in objects)
         return ready[0] if len(ready) == 1 else ready
 
     def _adopt(self, objects: list[Any]) -> Trainee:
-        if self._training is not None:
+        if self._training is not None or self._follower is not None:
             raise UserError(
                 code="prepare-twice",
                 what="run.prepare was given models or optimizers a second time.",
                 next_step="Give all models, optimizers and schedules in one call of run.prepare(...).",
             )
-        framework, group, spec = self._framework_for(objects), self._connected(), self._spec
+        framework, group, spec = self._worker.framework_for(objects), self._worker.connected(), self._spec
         tools, recording = framework.tools(), self._recording
         recording.beat("prepare", now=True)
         trainee, facts = framework.adopt(objects, spec.plan, self._opened.launch)
@@ -141,14 +120,7 @@ class Run:
             ledger=self._timing.ledger,
         )
         engine.expect(None)
-        checkpointer = Checkpointer(
-            self._opened.folder.checkpoints,
-            spec.checkpoint,
-            recording.writer,
-            facts={"run": self.id, "attempt": self._opened.attempt, "world": self.world},
-            write_arrays=tools.write_arrays,
-            read_arrays=tools.read_arrays,
-        )
+        checkpointer = self._worker.checkpointer()
         saving = Saving(checkpointer, trainee, group, tools, recording, rank=self.rank, world=self.world)
         saving.restore(self.state)
         if self._opened.attempt > 0 and self.state.step == 0:
@@ -174,7 +146,7 @@ class Run:
             TrainingError: `data-too-small`, `world-changed`.
         """
         training = self._trained("batches")
-        fed = self._feeds.of(data, self._framework_for((data,)), sharded, self.state.orders)
+        fed = self._feeds.of(data, self._worker.framework_for((data,)), sharded, self.state.orders)
         for event in self._feeds.announce(fed, self.state, time.time_ns()):
             self._recording.emit(event)
         cursor = self.state.cursors.get(fed.name, Cursor())
@@ -226,7 +198,7 @@ class Run:
         Ranks may get different numbers of batches; no collective runs inside, and the training's
         random numbers are not touched by the data. Put models in evaluation mode as usual.
         """
-        feed = self._feeds.to_evaluate(data, self._framework_for((data,)), sharded)
+        feed = self._feeds.to_evaluate(data, self._worker.framework_for((data,)), sharded)
         trainee = self._training.trainee if self._training is not None else None
         evaluation = self._timing.clock.begin(SpanKind.EVALUATION)
         try:
@@ -270,7 +242,7 @@ class Run:
         if self.world > 1 and not self._feeds.used:
             self._feeds.used = True  # said once
             self._recording.note(NOT_SHARDED.format(world=self.world), "not-sharded")
-        due = self._checkpoint_asked or (self.rank == 0 and training.saving.checkpointer.due_by_time())
+        due = self._worker.checkpoint_asked or (self.rank == 0 and training.saving.checkpointer.due_by_time())
         training.engine.backward(loss, weight=weight, tokens=tokens, stop=self._exits.stop_requested, checkpoint=due)
         timing.end_backward(span)
         if not training.engine.at_border:  # a step of many micro-steps may take longer than a hang
@@ -285,7 +257,7 @@ class Run:
         training.agreement, training.scale = training.engine.sync()
         timing.clock.end(waiting)
         if training.agreement.nonfinite and self._spec.on_nonfinite == "stop":
-            name = self._framework_for(()).tools().first_nonfinite(training.trainee)
+            name = self._worker.tools.first_nonfinite(training.trainee)
             seen_here = training.engine.nonfinite
             if seen_here:
                 self._recording.emit(Nonfinite(time.time_ns(), self.state.step + 1, self.rank, "loss", name))
@@ -301,17 +273,13 @@ class Run:
         timing.resume()
         moving = timing.clock.begin(SpanKind.OPTIMIZER)
         if self._spec.on_nonfinite == "stop":
-            tools, writer = self._framework_for(()).tools(), self._recording.writer
+            tools, writer = self._worker.tools, self._recording.writer
             check_gradients(tools, training.trainee, writer, step=state.step + 1, rank=self.rank)
         lr_factor = factor(schedule, state.step, self._schedule_steps) if schedule is not None else None
         result = training.engine.update(training.agreement, training.scale, lr_factor)
         timing.clock.end(moving)
-        timed = timing.cut()
         state.step += 1
-        state.tokens += result.agreement.tokens
-        state.samples += result.agreement.samples
-        self._end.step = state.step
-        self._recording.step(result, timed, step=state.step, epoch=state.epoch, total_steps=self._total_steps or 0)
+        self._worker.step_over(result, epoch=state.epoch, total_steps=self._total_steps or 0)
         if not self._exits.in_loop:
             self._cross_border(training)
             # The script may end here, and the writer needs threads that a dying interpreter does not start.
@@ -342,7 +310,7 @@ class Run:
             raise ValueError(f"reduce was given {len(numbers)} values and {len(shares)} weights")
         sums = [math.fsum(n * w for n, w in zip(numbers, shares, strict=True)), math.fsum(shares)]
         if self.world > 1:
-            sums = self._connected().start_sum(sums)()
+            sums = self._worker.connected().start_sum(sums)()
         return sums[0] / sums[1] if sums[1] else math.nan
 
     def note(self, text: str, *, level: str = "warning") -> None:
@@ -351,30 +319,26 @@ class Run:
 
     def checkpoint(self) -> None:
         """Ask for a checkpoint at the next step border; one rank's wish is enough."""
-        self._checkpoint_asked = True
+        self._worker.checkpoint_asked = True
 
     def finish(self) -> None:
         """End the run in order: wait for the checkpoint, record the digests, close the record.
 
         Called by itself when the script ends; call it to end a run earlier, as in a notebook.
         """
-        if self._end.closed:
-            return
-        if self._training is not None:
-            self._training.saving.checkpointer.wait()
-        if self._end.failed:  # inside `with`, and the script went on
-            self._close(lambda: self._end.abandon(1))
-            return
-        self._recording.write_waiting()
+        self._worker.finish()
+
+    def _conclude(self) -> dict[str, str]:
+        """Say what was forgotten, and return the digests of weights and data."""
         if self._training is not None and self.state.step == 0:
             self._recording.note(NO_STEP, "no-step")
         digests = {}
         if self._training is not None and self.rank == 0:
-            digests["weights"] = self._framework_for(()).tools().weights_digest(self._training.trainee)
+            digests["weights"] = self._worker.tools.weights_digest(self._training.trainee)
         fed = self._feeds.first()
         if fed is not None and fed.name in self.state.cursors:
             digests["data"] = fed.feed.digest(self.state.cursors[fed.name])
-        self._close(lambda: self._end.complete(self.state, digests))
+        return digests
 
     def __enter__(self) -> Run:
         return self
@@ -385,17 +349,22 @@ class Run:
         elif isinstance(error, SystemExit):
             self._exits.note_exit(error.code)
         else:
-            self._failed(error)
+            self._worker.failed(error)
 
     @property
     def device(self) -> Any:
         """The framework's device of this worker; None before one of its objects was seen."""
-        return self._framework.tools().device(self._opened.launch) if self._framework is not None else None
+        return self._worker.device
+
+    @property
+    def launched(self) -> bool:
+        """Whether `gscalar run` has launched this worker."""
+        return self._opened.supervised
 
     @property
     def closed(self) -> bool:
         """Whether the run has ended for this worker: finished, stopped or failed."""
-        return self._end.closed
+        return self._worker.closed
 
     def _cross_border(self, training: _Training) -> None:
         """Act on what all ranks agreed at the step that is done: save, stop."""
@@ -404,63 +373,13 @@ class Run:
             return
         saving = training.saving
         if agreement.checkpoint or agreement.stop or saving.checkpointer.due_by_step(self.state.step):
-            self._checkpoint_asked = False
+            self._worker.checkpoint_asked = False
             span = self._timing.clock.begin(SpanKind.CHECKPOINT, self.state.step)
             saving.save(self.state)
             self._timing.clock.end(span)
         if agreement.stop:
             saving.settle()
-            self._recording.write_waiting()
-            self._recording.emit(StopAcknowledged(time.time_ns(), self.state.step))
-            self._close(self._end.stop)
-            raise SystemExit(Exit.INTERRUPTED if self._exits.interrupted else Exit.RESUMABLE)
-
-    def _close(self, end: Callable[[], None]) -> None:
-        self._timing.stop()
-        self._recording.stop_flushing()
-        end()
-        self._telling.ended(self._end.status, self.state.step)
-        self._exits.remove()
-        if self._group is not None:
-            self._group.close()
-
-    def _failed(self, error: BaseException) -> None:
-        self._end.fail(error)
-        if self._training is not None:
-            self._training.saving.checkpointer.wait()
-
-    def _at_exit(self, exit_code: int) -> None:
-        if exit_code == 0 and not self._end.failed:
-            self.finish()
-            return
-        if self._training is not None:
-            self._training.saving.checkpointer.wait()
-        self._recording.stop_flushing()
-        if self._exits.terminated:
-            self._end.stop()
-        else:
-            self._end.abandon(exit_code)
-        self._telling.ended(self._end.status, self.state.step)
-
-    def _framework_for(self, objects: Sequence[Any]) -> Framework:
-        if self._framework is None:
-            self._framework = framework = self._compose(objects)
-            tools = framework.tools()
-            self._end.is_peer_loss = tools.is_peer_loss
-            self._recording.scalar = tools.scalar
-            self._recording.on_host = getattr(self.device, "type", "cpu") == "cpu"
-        return self._framework
-
-    def _connected(self) -> Group:
-        if self._group is None:
-            # Longer than the supervisor's patience: it names the rank that hangs, a time-out only the victims.
-            timeout_s = 2 * self._spec.hang_after_s
-            launch = self._opened.launch
-            connected = self._framework_for(()).connect(launch, timeout_s)
-            self._group = sum_in_memory(connected, launch, timeout_s)
-            stop = start_clock_sync(self._group, launch, self._recording.writer)
-            self._end.before_close.append(stop)
-        return self._group
+            self._worker.stop()
 
     def _trained(self, call: str) -> _Training:
         if self._training is None:
@@ -478,19 +397,55 @@ def open_run(
     home: str | os.PathLike[str] | None,
     compose: Compose,
     loaded: Callable[[], Framework | None],
+    *,
+    seeds: bool = True,
 ) -> Run:
-    """Return this process's run, with the random numbers of what is loaded seeded alike on all ranks."""
+    """Return this process's run, with the random numbers of what is loaded seeded alike on all ranks.
+
+    Without `seeds` the random numbers stay as they are: another trainer has seeds of its own.
+    """
     defaults = config_defaults(config)
+    before = _opened_here.run
+    if before is not None and before.closed and before.launched:
+        raise _over(before)  # a launch has one run, and its record is closed
     opened = open_worker({**arguments, "config": defaults} if defaults else arguments, home)
     run = _opened_here.run = Run(opened, config, compose)
+    if not seeds:
+        return run
     framework = loaded()
     if framework is not None:
         framework.tools().seed(run.seed, opened.resolved.spec.deterministic)
         return run
-    random.seed(run.seed)
-    if "numpy" in sys.modules:
-        sys.modules["numpy"].random.seed(run.seed % 2**32)
+    seed_host(run.seed)
     return run
+
+
+def follow(run: Run, name: str) -> Follower:
+    """Return what follows the training of a trainer of this name in the run: the same one at every call.
+
+    Raises:
+        UserError: `prepare-twice`, where the run trains already; `run-completed`.
+    """
+    if run.closed:
+        raise _over(run)
+    if run._training is not None or (run._follower is not None and run._follower.name != name):
+        raise UserError(
+            code="prepare-twice",
+            what=f"The run trains already, and cannot follow a {name} trainer too.",
+            next_step="Open one run for each training: run.finish(), then gscalar.init(...).",
+        )
+    if run._follower is None:
+        run._follower = Follower(run._worker, name)
+    return run._follower
+
+
+def _over(run: Run) -> UserError:
+    return UserError(
+        code="run-completed",
+        what="The run of this process is over, and nothing more can be recorded in it.",
+        value=run.id,
+        next_step="Train before run.finish(); a launched job has one run.",
+    )
 
 
 def current_run() -> Run | None:

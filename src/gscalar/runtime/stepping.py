@@ -49,7 +49,7 @@ class StepResult:
 
     update: Update
     agreement: Agreement
-    loss: Callable[[], float]  # this rank's weighted mean; waits for the device
+    loss: Callable[[], float] | None  # this rank's weighted mean; waits for the device. None where nobody tells
     shares: tuple[Share, ...] = ()  # of the samples that this rank's micro-steps consumed
 
 
