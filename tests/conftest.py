@@ -24,6 +24,8 @@ FOLDER_MARKS = ("integration", "e2e")
 EXTRAS = {
     "torch": "torch",
     "tensorflow": "tensorflow",
+    "huggingface": "transformers",
+    "lightning": "pytorch_lightning",
 }  # mark: the module it needs; extras have the same names
 # A launcher around the tests must not make a test's script believe that it is a worker.
 LAUNCHER_VARIABLES = (

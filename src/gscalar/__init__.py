@@ -42,7 +42,10 @@ __all__ = [
     "TrainingError",
     "UserError",
     "__version__",
+    "huggingface",
     "init",
+    "keras",
+    "lightning",
 ]
 
 
@@ -78,6 +81,11 @@ def init(
 def _framework_of(objects: Sequence[Any]) -> Framework:
     """Return the framework whose objects these are; it is imported here and not before."""
     for item in objects:
+        # Asked first: a Keras model is a torch module too where torch is Keras's backend.
+        if any(kind.__module__.partition(".")[0] in ("keras", "tensorflow") for kind in type(item).__mro__):
+            from gscalar.frameworks.keras.adapter import KerasFramework
+
+            return KerasFramework()
         if any(kind.__module__.partition(".")[0] in ("torch", "torchdata") for kind in type(item).__mro__):
             from gscalar.frameworks.torch.adapter import TorchFramework
 
@@ -90,7 +98,7 @@ def _framework_of(objects: Sequence[Any]) -> Framework:
         code="unsupported-object",
         what="No training framework was recognised in what run.prepare was given.",
         value=kinds,
-        next_step="Give a torch module, its optimizer and its data loader.",
+        next_step="Give a torch module, its optimizer and its data loader, or a Keras model and its data.",
     )
 
 
@@ -98,6 +106,11 @@ def _loaded_framework() -> Framework | None:
     """Return the framework that the script has imported already, or None."""
     import sys
 
+    keras = sys.modules.get("keras")
+    if keras is not None and ("torch" not in sys.modules or keras.backend.backend() == "torch"):
+        from gscalar.frameworks.keras.adapter import KerasFramework
+
+        return KerasFramework()
     if "torch" in sys.modules:
         from gscalar.frameworks.torch.adapter import TorchFramework
 
@@ -105,7 +118,14 @@ def _loaded_framework() -> Framework | None:
     return None
 
 
+_TRAINERS = ("huggingface", "keras", "lightning")  # modules of their own, imported when they are asked for
+
+
 def __getattr__(name: str) -> Any:
+    if name in _TRAINERS:
+        import importlib
+
+        return importlib.import_module(f"gscalar.{name}")
     if name == "Run":
         from gscalar.runtime.session import Run
 
@@ -114,4 +134,4 @@ def __getattr__(name: str) -> Any:
 
 
 def __dir__() -> list[str]:
-    return sorted({*globals(), "Run"})
+    return sorted({*globals(), "Run", *_TRAINERS})

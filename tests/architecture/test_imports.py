@@ -87,6 +87,7 @@ BENCHMARKED_PARTS = {
     "benchmarks/chaos.py": ("gscalar.state.records", "gscalar.testing."),
     "benchmarks/series.py": ("gscalar.control.indexing.series_index", "gscalar.model.events", "gscalar.state."),
     "benchmarks/reading_commands.py": ("gscalar.control.", "gscalar.state.", "gscalar.testing."),
+    "benchmarks/host_group.py": ("gscalar.runtime.",),
     "benchmarks/step_overhead.py": ("gscalar.model.", "gscalar.observation.", "gscalar.runtime.", "gscalar.state."),
 }
 

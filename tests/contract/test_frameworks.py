@@ -39,6 +39,36 @@ def ids_of(batch): return [int(y) for y in batch[1]]
 def weights_of(model): return torch.nn.utils.parameters_to_vector(model.parameters()).tolist()
 def draw(): return float(torch.rand(()))
 """
+KERAS = """
+import os
+os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")
+import keras
+import numpy as np
+from gscalar.frameworks.keras.adapter import KerasFramework
+from gscalar.frameworks.keras.backend import to_host
+from gscalar.frameworks.keras.data import Arrays
+from gscalar.frameworks.keras.trainee import Taped
+framework = KerasFramework()
+def make_objects(features):
+    keras.utils.set_random_seed(1)
+    model = keras.Sequential([keras.Input((features,)), keras.layers.Dense(1)])
+    model.run_eagerly = True
+    return [model, keras.optimizers.SGD(0.1, momentum=0.9)]
+def make_data(size, batch_size, shuffle):
+    x = np.random.default_rng(1).normal(size=(size, 3)).astype("float32")
+    return Arrays((x, np.arange(float(size), dtype="float32")), batch_size, shuffle)
+def mean_square(model, batch): return keras.ops.mean(keras.ops.square(model(batch[0])[:, 0] - batch[1]))
+def loss_of(model, batch):
+    if keras.backend.backend() == "torch":
+        return mean_square(model, batch)
+    import tensorflow as tf
+    with tf.GradientTape() as tape:
+        loss = mean_square(model, batch)
+    return Taped(loss, tape)
+def ids_of(batch): return [int(y) for y in batch[1]]
+def weights_of(model): return [float(value) for weight in model.weights for value in to_host(weight).ravel()]
+def draw(): return float(keras.random.uniform(()))
+"""
 
 
 class TestToyFramework(FrameworkSuite):
@@ -48,3 +78,9 @@ class TestToyFramework(FrameworkSuite):
 @pytest.mark.torch
 class TestTorchFramework(FrameworkSuite):
     subject = TORCH
+
+
+# One process has one backend: tests/integration/frameworks/keras runs this class on the other one.
+@pytest.mark.tensorflow
+class TestKerasFramework(FrameworkSuite):
+    subject = KERAS

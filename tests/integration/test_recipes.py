@@ -30,6 +30,7 @@ SMALL = {
         "max_bytes": 60_000,
     },
     "digits": {"epochs": 12, "eval_every": 100},
+    "keras_digits": {"epochs": 6},
     "fashion": {"epochs": 1, "batch_size": 32, "eval_every": 20, "max_images": 2000},
 }  # fmt: skip
 
@@ -83,6 +84,21 @@ def test_digits_names_the_held_out_digits_rightly() -> None:
     assert "held-out digits are named rightly" in printed
 
 
+@pytest.mark.tensorflow
+@pytest.mark.skipif(
+    importlib.util.find_spec("sklearn") is None,
+    reason="needs scikit-learn: .venv/bin/pip install -c constraints.txt -e '.[recipes]'",
+)
+@pytest.mark.usefixtures("home")
+def test_keras_digits_names_the_held_out_digits_rightly_on_two_workers() -> None:
+    shown, printed = train("keras_digits")
+
+    assert shown["attempts"][0]["world"] == 2
+    assert shown["steps"] == 6 * 23  # 1,437 images in batches of 2 x 32
+    assert shown["metrics"]["val_accuracy"]["last"] > 0.93
+    assert "held-out digits are named rightly" in printed
+
+
 @pytest.mark.torch
 @pytest.mark.debian("dataset-fashion-mnist")
 @pytest.mark.usefixtures("home")
@@ -97,6 +113,7 @@ def test_fashion_learns_from_a_few_images_what_most_clothes_are() -> None:
 
 ABSENT = {
     "digits": ("raise ImportError('sklearn')", "scikit-learn, which is not installed: pip install scikit-learn"),
+    "keras_digits": ("raise ImportError('sklearn')", "pip install 'gscalar[tensorflow,recipes]'"),
     "fashion": ("", "Do: apt-get install dataset-fashion-mnist"),
 }
 

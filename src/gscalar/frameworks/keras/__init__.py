@@ -1,0 +1,1 @@
+"""Keras 3 on TensorFlow or PyTorch for the runtime."""

@@ -1,0 +1,106 @@
+"""What differs between Keras's backends: compiling, applying, and arrays to and from the host.
+
+TensorFlow or PyTorch is imported only where it is the backend that Keras itself runs on.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import keras
+import numpy as np
+from numpy.typing import NDArray
+
+from gscalar.base.errors import UserError
+
+Array = NDArray[Any]
+
+
+def backend_name() -> str:
+    """Return the backend of this process.
+
+    Raises:
+        UserError: `backend-unsupported`.
+    """
+    name: str = keras.backend.backend()
+    if name not in ("tensorflow", "torch"):
+        raise UserError(
+            code="backend-unsupported",
+            what="Keras runs on a backend whose training step cannot be taken apart here.",
+            value=name,
+            next_step="Set KERAS_BACKEND to tensorflow or torch before keras is imported.",
+        )
+    return name
+
+
+def backend_version() -> str:
+    """Return the backend's name and version."""
+    if backend_name() == "tensorflow":
+        import tensorflow as tf
+
+        return f"tensorflow {tf.__version__}"
+    import torch
+
+    return f"torch {torch.__version__}"
+
+
+def compiled(function: Callable[..., Any], model: Any) -> Callable[..., Any]:
+    """Return the function compiled as the model compiles its own training step."""
+    if backend_name() == "tensorflow" and not model.run_eagerly:
+        import tensorflow as tf
+
+        # Batches differ in size at an epoch's end, and one graph serves them all.
+        graph: Callable[..., Any] = tf.function(function, reduce_retracing=True, jit_compile=bool(model.jit_compile))
+        return graph
+    return function
+
+
+def applied(optimizer: Any, gradients: Sequence[Any], variables: Sequence[Any]) -> None:
+    """Move variables by gradients, as the optimizer itself does it."""
+    if backend_name() == "torch":
+        import torch
+
+        with torch.no_grad():
+            optimizer.apply(list(gradients), list(variables))
+        return
+    optimizer.apply(list(gradients), list(variables))
+
+
+def to_host(value: Any) -> Array:
+    """Return a tensor's values on the host; they may share its memory."""
+    if isinstance(value, np.ndarray):
+        return value
+    if backend_name() == "torch":
+        tensor = value.value if hasattr(value, "value") and not callable(value.value) else value
+        host: Array = tensor.detach().cpu().numpy()
+        return host
+    return np.asarray(value.numpy() if hasattr(value, "numpy") else value)
+
+
+def to_tensor(value: Array) -> Any:
+    """Return host values as a tensor of the backend."""
+    if backend_name() == "torch":
+        import torch
+
+        return torch.as_tensor(value, device=keras.src.backend.torch.core.get_device())
+    import tensorflow as tf
+
+    return tf.convert_to_tensor(value)
+
+
+def gradients_of(loss: Any, variables: Sequence[Any]) -> list[Any]:
+    """Return the gradients of a loss of PyTorch, which knows how it came about.
+
+    Raises:
+        TypeError: the loss is none that can be differentiated by itself.
+    """
+    if backend_name() == "torch" and hasattr(loss, "backward"):
+        for variable in variables:
+            variable.value.grad = None
+        loss.backward()
+        return [variable.value.grad for variable in variables]
+    raise TypeError(
+        f"run.step was given a {type(loss).__name__}, from which no gradient follows; "
+        "give gscalar.keras.taped(loss, tape) with the GradientTape that saw it"
+    )

@@ -1,0 +1,247 @@
+"""What is trained: one Keras model with its optimizer.
+
+Gradients come as tensors. They go through the host only where something has to be done with them: a sum over ranks
+or micro-steps, a weight, a clipped norm.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import keras
+import numpy as np
+
+from gscalar.base.errors import TrainingError
+from gscalar.frameworks.keras.backend import Array, applied, compiled, gradients_of, to_host, to_tensor
+from gscalar.frameworks.keras.capture import Differentiated, TrainStep
+from gscalar.model.spans import CollectiveKind
+from gscalar.observation.collectives import GRADIENTS, CollectiveLedger
+from gscalar.runtime.framework import Snapshot, Update
+from gscalar.runtime.host_group import HostGroup
+
+
+@dataclass(frozen=True, slots=True)
+class Taped:
+    """A loss of TensorFlow with the tape that saw it."""
+
+    loss: Any
+    tape: Any
+
+    def __float__(self) -> float:
+        return float(self.loss)
+
+
+class KerasTrainee:
+    """A model and the optimizer that moves it."""
+
+    def __init__(self, objects: Sequence[Any], group: HostGroup | None, world: int) -> None:
+        self.objects = tuple(objects)
+        (self.model,) = (item for item in objects if isinstance(item, keras.Model))
+        given = [item for item in objects if isinstance(item, keras.optimizers.Optimizer)]
+        self._given_optimizer = given[0] if given else None
+        self.ledger: CollectiveLedger | None = None
+        self.num_fits = 0
+        self.variables: Sequence[Any] = self.model.trainable_variables
+        self._group = group
+        self._world = world
+        self._border = True
+        self._gradients: list[Any] = []  # of the open step: tensors, arrays, or None
+        self._base_lr = self._rate()
+        self._restored: Snapshot | None = None
+        self._train_step: tuple[Any, TrainStep] | None = None
+        self._apply: tuple[Any, Callable[..., Any]] | None = None
+
+    @property
+    def optimizer(self) -> Any:
+        """The optimizer given to `prepare`, or that of the model, which compiling may exchange."""
+        return self._given_optimizer if self._given_optimizer is not None else self.model.optimizer
+
+    def expect(self, *, border: bool) -> None:
+        """Say whether the next backward ends the step."""
+        self._border = border
+
+    def evaluate(self, evaluating: bool) -> None:
+        """Nothing waits for other ranks in a forward here."""
+
+    def backward(self, loss: Any, weight: float, when_computed: Callable[[], None] | None = None) -> None:
+        """Add the gradient of `weight * loss`, and average it over ranks at the border."""
+        found = self._differentiate(loss)
+        if when_computed is not None:
+            when_computed()
+        if weight != 1.0 or self._gradients or self._world > 1:
+            found = [None if gradient is None else _weighed(gradient, weight) for gradient in found]
+        if self._gradients:
+            found = [_added(before, more) for before, more in zip(self._gradients, found, strict=True)]
+        self._gradients = list(found)
+        if self._border and self._world > 1:
+            self._gradients = self._mean_over_ranks(self._gradients)
+
+    def _differentiate(self, loss: Any) -> Sequence[Any]:
+        if isinstance(loss, Differentiated):
+            return loss.gradients
+        if isinstance(loss, Taped):
+            found: Sequence[Any] = loss.tape.gradient(loss.loss, list(self.variables))
+            return found
+        return gradients_of(loss, self.variables)
+
+    def _mean_over_ranks(self, gradients: list[Any]) -> list[Any]:
+        assert self._group is not None
+        arrays = [np.asarray(each) for each in gradients if each is not None]
+        seen = None
+        if self.ledger is not None:
+            num_bytes = sum(array.nbytes for array in arrays)
+            seen = self.ledger.ready(CollectiveKind.ALL_REDUCE, GRADIENTS, num_bytes)
+        sums = iter(self._group.sum_arrays(arrays))
+        if seen is not None:
+            seen.done()
+        return [None if each is None else next(sums) / self._world for each in gradients]
+
+    def update(self, *, scale: float, clip_norm: float | None, lr_factor: float | None) -> Update:
+        """Scale, clip, set the rate, move, and forget the gradient."""
+        gradients, self._gradients = self._gradients, []
+        norm = None
+        if clip_norm is not None:
+            norm = _norm(gradients) * scale
+            # A norm that is not finite must not hide: it scales by itself.
+            scale *= min(1.0, clip_norm / (norm + 1e-6)) if norm == norm else 1.0
+        if scale != 1.0:
+            gradients = [None if each is None else _weighed(each, scale) for each in gradients]
+        if lr_factor is not None:
+            self.optimizer.learning_rate = self._base_lr * lr_factor
+        lr = self._rate()
+        pairs = [(each, variable) for each, variable in zip(gradients, self.variables, strict=True) if each is not None]
+        if pairs:
+            self._move([_as_tensor(each) for each, _ in pairs], [variable for _, variable in pairs])
+        return Update(lr=lr, grad_norm=norm)
+
+    def _move(self, gradients: list[Any], variables: list[Any]) -> None:
+        optimizer = self.optimizer
+        key = (id(optimizer), tuple(map(id, variables)))
+        if self._apply is None or self._apply[0] != key:
+            self._apply = (key, compiled(lambda found: applied(optimizer, found, variables), self.model))
+        self._apply[1](gradients)
+
+    def _rate(self) -> float:
+        return float(to_host(self.optimizer.learning_rate)) if self.optimizer is not None else 0.0
+
+    def weights_by_name(self) -> dict[str, Any]:
+        """Return the weights by names that are the same in every process."""
+        return _named("model", self.model.weights)
+
+    def weights_by_path(self) -> list[tuple[str, Array]]:
+        """Return the weights by the paths that people know."""
+        return [(weight.path, to_host(weight)) for weight in self.model.weights]
+
+    def gradients_by_path(self) -> list[tuple[str, Array]]:
+        """Return the gradients of the open step."""
+        pairs = zip(self.variables, self._gradients, strict=False)
+        return [(variable.path, to_host(gradient)) for variable, gradient in pairs if gradient is not None]
+
+    def snapshot(self) -> Snapshot:
+        """Return host copies of the model's variables, seeds and metrics included, and of the optimizer's."""
+        arrays = {}
+        for kind, variables in self._kinds().items():
+            for name, variable in _named(kind, variables).items():
+                arrays[name] = np.array(to_host(variable))
+        return Snapshot(arrays=arrays, values={"fit": self.num_fits})
+
+    def restore(self, snapshot: Snapshot) -> None:
+        """Put a snapshot back. The optimizer's part waits for its fit, the metrics' for an epoch's begin."""
+        self._assign("model", self.model.variables, snapshot)
+        self._restored = snapshot
+        if self.num_fits == snapshot.values["fit"]:
+            self.restore_optimizer()
+
+    def train_step(self) -> TrainStep:
+        """Return the model's training step; a new one where the model was compiled anew."""
+        key = (id(self.model.optimizer), id(self.model._compile_loss), id(self.model._compile_metrics))
+        if self._train_step is None or self._train_step[0] != key:
+            self._train_step = (key, TrainStep(self.model))
+        return self._train_step[1]
+
+    def begin_fit(self) -> int:
+        """Count one more fit, whose optimizer may be another one; return its number."""
+        self.num_fits += 1
+        if not self.optimizer.built:
+            self.optimizer.build(self.model.trainable_variables)
+        self._base_lr = self._rate()
+        return self.num_fits
+
+    def restore_optimizer(self) -> None:
+        """Put back what the restored snapshot has of the optimizer, once."""
+        if self._restored is not None:
+            self._assign("optimizer", self.optimizer.variables, self._restored)
+
+    @property
+    def restores_metrics(self) -> bool:
+        """Whether a restored snapshot's metrics are still to be put back."""
+        return self._restored is not None
+
+    def restore_metrics(self) -> None:
+        """Put back what the restored snapshot has of the metrics; the snapshot is done with."""
+        snapshot, self._restored = self._restored, None
+        if snapshot is not None and any(name.startswith("metrics/") for name in snapshot.arrays):
+            self._assign("metrics", self.model.metrics_variables, snapshot)
+
+    def _kinds(self) -> dict[str, Sequence[Any]]:
+        return {
+            "model": self.model.variables,
+            "optimizer": self.optimizer.variables,
+            "metrics": self.model.metrics_variables,
+        }
+
+    def _assign(self, kind: str, variables: Sequence[Any], snapshot: Snapshot) -> None:
+        stored = {name for name in snapshot.arrays if name.startswith(f"{kind}/")}
+        named = _named(kind, variables)
+        if stored != named.keys():
+            raise _mismatch(f"it has {len(stored)} {kind} variables and the script has {len(named)}, or other ones")
+        for name, variable in named.items():
+            there, here = tuple(snapshot.arrays[name].shape), tuple(variable.shape)
+            if there != here:
+                raise _mismatch(f"{variable.path} has shape {here} and had {there}")
+        for name, variable in named.items():
+            variable.assign(snapshot.arrays[name])
+
+
+def _mismatch(text: str) -> TrainingError:
+    return TrainingError(
+        code="state-mismatch",
+        what=f"The checkpoint does not fit this model: {text}.",
+        next_step="Resume with the script that wrote it, or start a new run.",
+    )
+
+
+def _named(kind: str, variables: Sequence[Any]) -> dict[str, Any]:
+    """Return variables by names that are the same in every process.
+
+    Keras numbers layers by how many the process has made before, so a path is none; the place in the model is. An
+    optimizer's variables carry the layers' numbers in their names.
+    """
+    if kind == "optimizer":
+        return {f"{kind}/{index:05d}": variable for index, variable in enumerate(variables)}
+    return {f"{kind}/{index:05d}.{variable.name}": variable for index, variable in enumerate(variables)}
+
+
+def _weighed(gradient: Any, weight: float) -> Array:
+    array = to_host(gradient)
+    if array.dtype.kind != "f":  # bfloat16 and its like are no numbers to NumPy's sums
+        array = array.astype(np.float32)
+    product: Array = array * array.dtype.type(weight)
+    return product
+
+
+def _added(before: Any, more: Any) -> Any:
+    if before is None or more is None:
+        return more if before is None else before
+    return to_host(before) + to_host(more)
+
+
+def _norm(gradients: Sequence[Any]) -> float:
+    squares = [float(np.sum(np.square(to_host(each), dtype=np.float64))) for each in gradients if each is not None]
+    return float(np.sqrt(sum(squares)))
+
+
+def _as_tensor(gradient: Any) -> Any:
+    return to_tensor(gradient) if isinstance(gradient, np.ndarray) else gradient

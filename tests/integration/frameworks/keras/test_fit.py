@@ -1,0 +1,87 @@
+"""`model.fit` under a run: the same training on one worker and on two, undisturbed and killed."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+pytestmark = [pytest.mark.tensorflow, pytest.mark.slow, pytest.mark.timeout(600)]
+ROOT = Path(__file__).parents[4]
+
+
+def assert_same_training(disturbed: Any, undisturbed: Any) -> None:
+    assert disturbed.code == undisturbed.code == 0, disturbed.output + undisturbed.output
+    assert len(disturbed.shown["attempts"]) == 2
+    assert disturbed.shown["attempts"][1]["from_step"] > 0
+    assert disturbed.shown["steps"] == undisturbed.shown["steps"]
+    assert disturbed.shown["digests"]["weights"] == undisturbed.shown["digests"]["weights"]
+    assert disturbed.shown["digests"]["data"] == undisturbed.shown["digests"]["data"]
+    last = {name: values["last"] for name, values in undisturbed.shown["metrics"].items() if "/" not in name}
+    assert {name: disturbed.shown["metrics"][name]["last"] for name in last} == last
+
+
+def test_one_worker_undisturbed_killed_stopped_and_with_another_seed(train: Callable[..., Any]) -> None:
+    undisturbed = train("undisturbed", DROPOUT="1")
+    metrics = undisturbed.shown["metrics"]
+    assert {"loss", "accuracy", "val_loss", "val_accuracy"} <= metrics.keys()
+    assert metrics["accuracy"]["last"] > 0.8
+    accounts = undisturbed.shown["accounts"]
+    assert all(accounts[name]["mean"] > 0 for name in ("compute", "data_wait", "optimizer"))
+    assert_same_training(train("killed", DROPOUT="1", SIGKILL="13:0"), undisturbed)  # amid the second epoch
+    stopped = train("stopped", DROPOUT="1", SIGTERM="10:0")
+    assert stopped.code == 75, stopped.output
+    assert stopped.shown["status"] == "interrupted"
+    assert_same_training(train("stopped", resume=True, DROPOUT="1"), undisturbed)
+    other = train("other", DROPOUT="1", SEED="6")
+    assert other.shown["digests"]["weights"] != undisturbed.shown["digests"]["weights"]
+
+
+@pytest.mark.parametrize(
+    ("how", "backend", "workers", "kill"),
+    [
+        ("dataset", "tensorflow", 1, "16:0"),  # after the second epoch's last step
+        ("arrays", "torch", 1, "12:0"),
+        ("twice", "tensorflow", 1, "34:0"),  # in the second fit, the first of which had another optimizer
+        ("dataset", "tensorflow", 2, "13:0"),
+    ],
+)
+def test_a_killed_worker_is_restarted_and_ends_with_the_undisturbed_weights(
+    how: str, backend: str, workers: int, kill: str, train: Callable[..., Any]
+) -> None:
+    settings = {"HOW": how, "KERAS_BACKEND": backend, "DROPOUT": "1", "BATCH": "64" if workers == 1 else "32"}
+    undisturbed = train("undisturbed", workers=workers, **settings)
+    assert_same_training(train("killed", workers=workers, SIGKILL=kill, **settings), undisturbed)
+
+
+@pytest.mark.parametrize(
+    ("how", "backend", "kill"), [("arrays", "tensorflow", "13:1"), ("arrays", "torch", ""), ("loop", "tensorflow", "")]
+)
+def test_two_workers_train_as_one_with_the_doubled_batch(
+    how: str, backend: str, kill: str, train: Callable[..., Any]
+) -> None:
+    settings = {"HOW": how, "KERAS_BACKEND": backend}
+    alone = train("alone", BATCH="64", **settings)
+    both = train("both", workers=2, BATCH="32", **settings)
+    assert alone.code == both.code == 0, alone.output + both.output
+    assert alone.shown["steps"] == both.shown["steps"] == 24  # 500 samples are 8 batches, the last of 52
+    assert max(float(np.abs(a - b).max()) for a, b in zip(alone.weights, both.weights, strict=True)) < 1e-6
+    assert both.shown["accounts"]["exposed_communication"]["mean"] > 0
+    if kill:
+        assert_same_training(train("killed", workers=2, BATCH="32", SIGKILL=kill, **settings), both)
+
+
+def test_the_contract_of_a_framework_holds_on_the_other_backend() -> None:
+    command = [sys.executable, "-m", "pytest", "-q", "-p", "no:xdist", "tests/contract/test_frameworks.py"]
+    done = subprocess.run(
+        [*command, "-k", "TestKerasFramework"], cwd=ROOT, env={**os.environ, "KERAS_BACKEND": "torch"},
+        capture_output=True, text=True, timeout=400, check=False,
+    )  # fmt: skip
+    assert done.returncode == 0, done.stdout
+    assert " passed" in done.stdout
