@@ -56,5 +56,5 @@ def _check_installed() -> None:
         raise EnvironmentProblem(
             code="package-missing",
             what="Keras is not installed.",
-            next_step="pip install 'gscalar[tensorflow]', or keras with the backend of your choice.",
+            next_step="pip install 'gscalar[keras]' and a backend (tensorflow or torch), or 'gscalar[tensorflow]'.",
         )

@@ -41,13 +41,13 @@ class KerasFramework:
         """Keep a built model, with its compiled optimizer or one of its own, and build the optimizer.
 
         Raises:
-            UserError: `unsupported-object`, `model-not-built`, `backend-unsupported`.
+            UserError: `unsupported-object`, `model-not-built`, `backend-unsupported`, `schedule-twice`.
         """
         backend_name()
         _check(objects)
-        trainee = KerasTrainee(objects, self._group, launch.world)
-        if not trainee.optimizer.built:
-            trainee.optimizer.build(trainee.model.trainable_variables)
+        trainee = KerasTrainee(objects, self._group, launch.world, scheduled=plan.schedule is not None)
+        if launch.world > 1:
+            trainee.take_from_first(launch.rank)
         model = trainee.model
         facts = {
             "framework": f"keras {keras.__version__}",
@@ -73,7 +73,10 @@ class KerasFramework:
         place = FeedPlace(launch, seed, number, global_batch)
         in_fit = isinstance(data, InFit)
         known = data.data if in_fit else _recognised(data)
-        return StreamFeed(known, place, in_fit) if isinstance(known, Stream) else ListedFeed(known, place, in_fit)
+        feed = StreamFeed(known, place, in_fit) if isinstance(known, Stream) else ListedFeed(known, place, in_fit)
+        if in_fit:
+            data.feed = feed
+        return feed
 
     def tools(self) -> Tools:
         """Return the small functions."""
@@ -119,7 +122,7 @@ def _recognised(data: Any) -> Arrays | BatchList | Stream:
         return data
     if isinstance(data, keras.utils.PyDataset) and data.num_batches is not None:
         return BatchList(data.__getitem__, data.num_batches)
-    return Stream(lambda: iter(data), type(data).__name__)
+    return Stream(lambda: iter(data), type(data).__name__, draws=not hasattr(data, "cardinality"))
 
 
 def _is_data(item: Any) -> bool:
@@ -146,7 +149,9 @@ def _first_nonfinite(trainee: Any) -> str:
 
 
 def _gradients_finite(trainee: Any) -> bool:
-    return all(bool(np.isfinite(gradient).all()) for _, gradient in trainee.gradients_by_path())
+    # Where losses are scaled the optimizer looks itself, and passes over such a step.
+    found = [] if trainee.scales_losses else trainee.gradients_by_path()
+    return all(bool(np.isfinite(gradient).all()) for _, gradient in found)
 
 
 def _digest(trainee: Any) -> str:

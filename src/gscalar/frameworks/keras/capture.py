@@ -64,7 +64,7 @@ class TrainStep:
             )
         self.variables = taken.variables
         loss = taken.loss if taken.loss is not None else logs.get("loss", 0.0)
-        return logs, loss, [_dense(gradient) for gradient in taken.gradients]
+        return logs, loss, [dense(gradient) for gradient in taken.gradients]
 
 
 @contextlib.contextmanager
@@ -97,7 +97,7 @@ def _handing_over(optimizer: Any, taken: _Taken) -> Iterator[None]:
         object.__delattr__(optimizer, "scale_loss")
 
 
-def _dense(gradient: Any) -> Any:
+def dense(gradient: Any) -> Any:
     """Return a gradient as a tensor of its variable's shape; rows of an embedding are put in their places."""
     if gradient is not None and backend_name() == "tensorflow":
         import tensorflow as tf

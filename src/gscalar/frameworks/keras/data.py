@@ -11,6 +11,7 @@ begins as many iterators as epochs were done, and so meets the order that the ep
 
 from __future__ import annotations
 
+import contextlib
 import math
 from collections.abc import Callable, Generator, Iterator, Sequence
 from dataclasses import dataclass
@@ -22,10 +23,10 @@ import numpy as np
 from gscalar.base.canonical import digest
 from gscalar.base.errors import TrainingError
 from gscalar.frameworks.keras.backend import Array, to_tensor
+from gscalar.frameworks.keras.randomness import drawing
 from gscalar.model.shares import Share
 from gscalar.runtime.cursor import Cursor, Order, OrderFacts, eval_shard, order_digest
 from gscalar.runtime.framework import Batch
-from gscalar.runtime.host_random import drawing_on_host
 from gscalar.runtime.launch import Launch
 
 
@@ -57,17 +58,29 @@ class BatchList:
 
 @dataclass(frozen=True, eq=False)
 class Stream:
-    """Batches that can only be iterated; `begin` starts an epoch from its first batch."""
+    """Batches that can only be iterated; `begin` starts an epoch from its first batch.
+
+    `draws` says that it may use the process's random numbers; a `tf.data.Dataset` has its own.
+    """
 
     begin: Callable[[], Iterator[Any]]
     kind: str
+    draws: bool = True
 
 
-@dataclass(frozen=True, eq=False)
+@dataclass(eq=False)
 class InFit:
     """Data of a call of `fit`, whose batches come as `Marked`: Keras has to know where its epoch ends."""
 
     data: Arrays | BatchList | Stream
+    feed: ListedFeed | StreamFeed | None = None
+
+    def release(self) -> None:
+        """Let the samples go: a run keeps its feeds, and a script may call `fit` a hundred times."""
+        empty: Stream = Stream(lambda: iter(()), "released")
+        self.data = empty
+        if self.feed is not None:
+            self.feed.release()
 
 
 class Marked(NamedTuple):
@@ -91,7 +104,7 @@ class ListedFeed:
     """Data that can be indexed: by sample or by batch."""
 
     def __init__(self, data: Arrays | BatchList, place: FeedPlace, in_fit: bool = False) -> None:
-        self._data = data
+        self._data: Arrays | BatchList = data
         self._in_fit = in_fit
         self._place = place
         launch = place.launch
@@ -145,10 +158,14 @@ class ListedFeed:
         """Return the digest of the order up to the cursor."""
         return order_digest(self._order, cursor)
 
+    def release(self) -> None:
+        """Let the samples go; the order stays known."""
+        self._data = BatchList(lambda number: None, 0)
+
     def _take(self, indices: Sequence[int], draw: int) -> Any:
         if isinstance(self._data, Arrays):
             return self._data.at(indices)
-        with drawing_on_host(draw):
+        with drawing(draw):
             return self._data.get(int(indices[0]))
 
 
@@ -183,19 +200,21 @@ class StreamFeed:
         Raises:
             TrainingError: `data-too-small`, when an epoch has no batch.
         """
-        for _ in range(cursor.epoch):  # what an iterator draws when it begins is drawn again
-            next(self._data.begin(), None)
+        if not self._data.draws:
+            for _ in range(cursor.epoch):  # what an iterator draws when it begins is drawn again
+                next(self._data.begin(), None)
         epoch, skip, count = cursor.epoch, cursor.sample, cursor.batches
         while True:
-            source = self._data.begin()
-            for _ in range(skip):
-                next(source, None)
+            with self._drawing(epoch, -1):
+                source = self._data.begin()
+            for position in range(skip):
+                self._read(source, epoch, position)
             position, ended = skip, False
-            row = self._row(source)
+            row = self._row(source, epoch, position)
             if not row and not position:
                 raise self._empty(epoch)
             while not ended:
-                following = self._row(source)
+                following = self._row(source, epoch, position + len(row))
                 ended, begin, position, count = not following, position, position + len(row), count + 1
                 own = self._rank < len(row)
                 value = row[self._rank] if own else row[-1]
@@ -223,15 +242,29 @@ class StreamFeed:
         """Return a digest of how much was consumed: what was in it only the stream knows."""
         return digest({"stream": self._data.kind, "epoch": cursor.epoch, "batches": cursor.sample})
 
-    def _row(self, source: Iterator[Any]) -> list[Any]:
+    def release(self) -> None:
+        """Let the data go."""
+        self._data = Stream(lambda: iter(()), self._data.kind)
+
+    def _row(self, source: Iterator[Any], epoch: int, position: int) -> list[Any]:
         """Return the next batches of all ranks; fewer at the stream's end."""
         row = []
-        for _ in range(self._world):
-            value = next(source, None)
+        for number in range(self._world):
+            value = self._read(source, epoch, position + number)
             if value is None:
                 break
             row.append(value)
         return row
+
+    def _read(self, source: Iterator[Any], epoch: int, position: int) -> Any:
+        with self._drawing(epoch, position):
+            return next(source, None)
+
+    def _drawing(self, epoch: int, position: int) -> contextlib.AbstractContextManager[None]:
+        """Return a scope with random numbers that are alike on all ranks, and after a resume."""
+        if not self._data.draws:
+            return contextlib.nullcontext()
+        return drawing((self._place.seed * 1_000_003 + epoch * 2_147_483_647 + position) % 2**63)
 
     def _empty(self, epoch: int) -> TrainingError:
         return TrainingError(
@@ -253,8 +286,8 @@ def leading_size(value: Any) -> int:
 
 def as_float(array: Any) -> Array:
     """Return an array as Keras would train on it: numbers with a fraction in its own precision."""
-    values: Array = np.asarray(array)
-    return values.astype(keras.config.floatx()) if values.dtype.kind == "f" else values
+    values: Array = np.asarray(array.detach().cpu() if hasattr(array, "detach") else array)
+    return values.astype(keras.config.floatx(), copy=False) if values.dtype.kind == "f" else values
 
 
 def steps_of(data: Any, world: int) -> int | None:

@@ -11,21 +11,45 @@ script's other callbacks remember in plain attributes (the patience of EarlyStop
 
 from __future__ import annotations
 
+import math
 import sys
-from collections.abc import Iterator
+from collections.abc import Generator, Iterator
 from typing import Any
 
 import keras
+import numpy as np
 
 from gscalar.base.errors import UserError
-from gscalar.frameworks.keras.capture import TrainStep
 from gscalar.frameworks.keras.data import Arrays, BatchList, InFit, Marked, Stream, as_float, steps_of
-from gscalar.model.spans import SpanKind
-from gscalar.observation.step_clock import OpenSpan
+from gscalar.frameworks.keras.trainee import KerasTrainee
+from gscalar.runtime.driving import Driver
 from gscalar.runtime.session import Run
 
 _STATE = "keras"
 _PLAIN = (bool, int, float, str, type(None))
+
+
+class Handed:
+    """A batch on its way from our iterator through Keras to our step."""
+
+    def __init__(self, value: Any) -> None:
+        self.value = value
+
+
+class _One:
+    """An iterator over one batch, as Keras hands it to a `train_function` on TensorFlow."""
+
+    def __init__(self, handed: Handed) -> None:
+        self._handed: Handed | None = handed
+
+    def __iter__(self) -> _One:
+        return self
+
+    def __next__(self) -> Handed:
+        handed, self._handed = self._handed, None
+        if handed is None:
+            raise StopIteration
+        return handed
 
 
 class ScalarCallback(keras.callbacks.Callback):  # type: ignore[misc]  # Keras ships no types
@@ -34,57 +58,29 @@ class ScalarCallback(keras.callbacks.Callback):  # type: ignore[misc]  # Keras s
     def __init__(self, run: Run) -> None:
         super().__init__()
         self._run = run
-        self._batches: Iterator[Any] | None = None
-        self._epoch = 0
-        self._step = 0
-        self._fit = 0
-        self._epochs = 0
-        self._steps_per_epoch: int | None = None
-        self._callbacks: list[Any] = []
-        self._remembered: list[dict[str, Any]] = []
-        self._ends_epoch = False
-        self._train_step: TrainStep | None = None
-        self._evaluation: OpenSpan | None = None
+        self._driver = Driver(run)
+        self._fit: _Fit | None = None
 
     def on_train_begin(self, logs: Any = None) -> None:
         """Take the batches and the steps of this fit over."""
+        if self._fit is not None:  # one that was interrupted
+            self._fit.let_go()
         names = _running_fit(self.model)
-        source, callbacks = names["epoch_iterator"], names["callbacks"].callbacks
+        callbacks = names["callbacks"].callbacks
         _check_alone(callbacks)
-        # First, so that what it puts into an epoch's logs (means over ranks) is what all others see.
+        self._fit = _Fit(self._run, self._driver, self.model, names)
+        # First, so that what it puts into an epoch's logs (means over ranks) is what all others see; and last, so
+        # that the run's end comes after what others do to the weights.
         callbacks.remove(self)
         callbacks.insert(0, self)
-        self._callbacks = [each for each in callbacks if each is not self]
-        self._epochs = int(names["epochs"])
-        self._steps_per_epoch = names["steps_per_epoch"]
-        data = InFit(_data_of(source.data_adapter, self._steps_per_epoch))
-        trainee = self._adopt()
-        self._fit = trainee.begin_fit()
-        place = self._run.state.get(_STATE) or {"fit": 1, "epoch": int(names["initial_epoch"]), "step": 0}
-        self._batches = self._begin(data)
-        source._enumerate_iterator = self._one_epoch
-        source.steps_per_execution = 1
-        self._train_step = trainee.train_step()
-        self.model.train_function = self._take_step
-        if place["fit"] > self._fit:  # done before this process began
-            self._epoch = self._epochs
-        elif place["fit"] == self._fit:
-            self._epoch, self._step = place["epoch"], place["step"]
-            self._remembered = place.get("callbacks", [])
-            trainee.restore_optimizer()
-        else:
-            self._epoch, self._step = int(names["initial_epoch"]), 0
-        self.model._initial_epoch = self._epoch
-        steps = self._steps_per_epoch or steps_of(data.data, self._run.world)
-        names["callbacks"].set_params({**names["callbacks"].params, "steps": steps})
+        self._fit.others = [each for each in callbacks if each is not self]
+        callbacks.append(_Last(self._fit))
+        names["callbacks"].set_params({**names["callbacks"].params, "steps": self._fit.steps_of_an_epoch})
 
     def on_epoch_begin(self, epoch: int, logs: Any = None) -> None:
-        """Put back what a resumed epoch had come to."""
-        self._epoch = epoch
-        for callback, remembered in zip(self._callbacks, self._remembered, strict=False):
-            if remembered.get("kind") == type(callback).__name__:
-                vars(callback).update(remembered["values"])
-        self._remembered = []
+        """Put back what the other callbacks remembered in a resumed epoch."""
+        assert self._fit is not None
+        self._fit.begin_epoch(epoch)
 
     def on_epoch_end(self, epoch: int, logs: Any = None) -> None:
         """Record the epoch's metrics: means over ranks, which all callbacks after this one see."""
@@ -98,78 +94,170 @@ class ScalarCallback(keras.callbacks.Callback):  # type: ignore[misc]  # Keras s
 
     def on_test_begin(self, logs: Any = None) -> None:
         """Keep the validation's time out of the steps."""
-        self._evaluation = self._run._timing.clock.begin(SpanKind.EVALUATION)
-        self._run._recording.beat("evaluation")
+        self._driver.begin_evaluation()
 
     def on_test_batch_end(self, batch: int, logs: Any = None) -> None:
         """Give a sign of life."""
-        self._run._recording.beat("evaluation")
+        self._driver.beat_evaluation()
 
     def on_test_end(self, logs: Any = None) -> None:
         """Go on with the step."""
-        if self._evaluation is not None:
-            self._run._timing.clock.end(self._evaluation)
-            self._evaluation = None
+        self._driver.end_evaluation()
+
+
+class _Last(keras.callbacks.Callback):  # type: ignore[misc]
+    """Ends a fit, after all other callbacks."""
+
+    def __init__(self, fit: _Fit) -> None:
+        super().__init__()
+        self._fit = fit
 
     def on_train_end(self, logs: Any = None) -> None:
-        """Let the run take the step's border that is still open, with its checkpoint."""
-        self._keep(self._fit + 1, 0, 0)
-        if self._batches is not None:
-            next(self._batches, None)
-            self._batches.close()  # type: ignore[attr-defined]  # it is a generator
-        self.model._initial_epoch = None
-        self.model.train_function = None
+        self._fit.end()
 
-    @property
-    def _trainee(self) -> Any:
-        assert self._run._training is not None
-        return self._run._training.trainee
 
-    def _adopt(self) -> Any:
-        run = self._run
-        if run._training is None:
-            run.prepare(self.model)
-        elif run._training.trainee.model is not self.model:  # type: ignore[attr-defined]
+class _Fit:
+    """One call of `fit` that is taken over."""
+
+    def __init__(self, run: Run, driver: Driver, model: Any, names: dict[str, Any]) -> None:
+        self._run = run
+        self._driver = driver
+        self._model = model
+        self._source = names["epoch_iterator"]
+        self._steps_per_epoch: int | None = names["steps_per_epoch"]
+        self._data = InFit(_data_of(self._source.data_adapter, self._steps_per_epoch))
+        self._trainee = self._adopt()
+        self._number = self._trainee.begin_fit()
+        self.others: list[Any] = []
+        self.steps_of_an_epoch = self._steps_per_epoch or steps_of(self._data.data, run.world)
+        first, last = int(names["initial_epoch"]), int(names["epochs"])
+        place = run.state.get(_STATE) or {"fit": 1, "epoch": None, "step": 0, "began": 0, "callbacks": []}
+        self._done_before = place["fit"] > self._number
+        resumed = place["fit"] == self._number
+        self._began: int = place["began"] if resumed else run.state.step
+        self._epoch: int = first if not resumed or place["epoch"] is None else place["epoch"]
+        self._step: int = place["step"] if resumed else 0
+        self._remembered: list[dict[str, Any]] = place["callbacks"] if resumed else []
+        self._baseline: list[dict[str, Any]] = []
+        if self._done_before:
+            self._epoch = last
+        self._batches = self._begin(last - first)
+        self._train_step = self._trainee.train_step()
+        self._take_over()
+        for _ in range(first, self._epoch if resumed else first):
+            self._hooks.on_epoch_end()
+
+    def _adopt(self) -> KerasTrainee:
+        if self._driver.trainee is None:
+            self._run.prepare(self._model)
+        trainee = self._driver.trainee
+        assert isinstance(trainee, KerasTrainee)
+        if trainee.model is not self._model:
             raise UserError(
                 code="prepare-twice",
                 what="This run trains another model already.",
-                value=self.model.name,
+                value=self._model.name,
                 next_step="Train each model in a run of its own.",
             )
-        return self._trainee
+        return trainee
 
-    def _begin(self, data: Any) -> Iterator[Any]:
+    def _begin(self, num_epochs: int) -> Generator[Any, None, None]:
         if self._steps_per_epoch is None:
-            return self._run.batches(data, epochs=self._epochs)
-        return self._run.batches(data, steps=self._epochs * self._steps_per_epoch)
+            return self._driver.batches(self._data, epochs=num_epochs, steps=None)
+        steps = math.ceil(num_epochs * self._steps_per_epoch / self._driver.accumulate)
+        return self._driver.batches(self._data, epochs=None, steps=self._began + steps)
 
-    def _keep(self, fit: int, epoch: int, step: int) -> None:
-        self._run.state[_STATE] = {"fit": fit, "epoch": epoch, "step": step, "callbacks": self._remembered}
+    def _take_over(self) -> None:
+        self._source._enumerate_iterator = self._one_epoch
+        self._source.steps_per_execution = 1
+        self._model.train_function = self._take_step
+        self._model._initial_epoch = self._epoch
+
+    def let_go(self) -> None:
+        """Leave Keras and the data as they were found."""
+        self._batches.close()
+        self._model._initial_epoch = None
+        self._model.train_function = None
+        self._data.release()
+
+    def begin_epoch(self, epoch: int) -> None:
+        """Put back what the other callbacks remembered, in the first epoch of this process."""
+        self._epoch = epoch
+        if not self._baseline:
+            self._baseline = [_plain_values(each) for each in self.others]
+        for index, (callback, remembered) in enumerate(zip(self.others, self._remembered, strict=False)):
+            if remembered["kind"] == type(callback).__name__:
+                vars(callback).update(remembered["values"])
+                for name, count in remembered["arrays"].items():
+                    kept = [self._trainee.kept[f"callbacks/{index}.{name}/{number}"] for number in range(count)]
+                    setattr(callback, name, kept)
+        self._remembered = []
+
+    def end(self) -> None:
+        """Let the run take the step's border that is still open, with its checkpoint."""
+        if self._done_before:
+            self.let_go()
+            return
+        self._trainee.kept = {}
+        self._run.state[_STATE] = {
+            "fit": self._number + 1, "epoch": None, "step": 0, "began": self._run.state.step, "callbacks": []
+        }  # fmt: skip
+        # The end of the batches takes a checkpoint; a callback that stops the training comes before it.
+        if self._model.stop_training or next(self._batches, None) is not None:
+            self._batches.close()
+            self._driver.save_at_end()
+        self.let_go()
+
+    @property
+    def _hooks(self) -> Any:
+        """Whose hooks Keras's own iterator calls around an epoch; not the adapter's, which would start its workers."""
+        return getattr(self._source.data_adapter, "py_dataset", self._source.data_adapter)
 
     def _one_epoch(self) -> Iterator[tuple[int, int, Iterator[Any]]]:
         """Yield as Keras's own iterator does: first step, last step, and an iterator over what to train on."""
-        assert self._batches is not None
-        self._remembered = [{"kind": type(each).__name__, "values": _plain_values(each)} for each in self._callbacks]
+        self._remember()
+        self._hooks.on_epoch_begin()
         step, self._step = self._step, 0
         while self._steps_per_epoch is None or step < self._steps_per_epoch:
-            self._keep(self._fit, self._epoch, step)
+            self._run.state[_STATE] = {
+                "fit": self._number, "epoch": self._epoch, "step": step, "began": self._began,
+                "callbacks": self._remembered,
+            }  # fmt: skip
             batch: Marked | None = next(self._batches, None)
             if batch is None:
                 break
             if self._trainee.restores_metrics:
                 # The compiled metrics have no variables before they have seen a batch, if only its shapes.
-                self.model._symbolic_build(data_batch=batch.value)
+                self._model._symbolic_build(data_batch=batch.value)
                 self._trainee.restore_metrics()
-            yield step, step, iter([batch.value])
+            yield step, step, _One(Handed(batch.value))
             step += 1
             if self._steps_per_epoch is None and batch.ends_epoch:
                 break
+        self._hooks.on_epoch_end()
         self._remembered = []
 
-    def _take_step(self, iterator: Iterator[Any]) -> Any:
-        """Take one step on what the iterator gives; this stands for Keras's `train_function`."""
-        assert self._train_step is not None
-        logs, differentiated = self._train_step(next(iter(iterator)))
+    def _remember(self) -> None:
+        """Note what the other callbacks have come to: what is plain and has changed, and lists of arrays."""
+        self._remembered, self._trainee.kept = [], {}
+        for index, callback in enumerate(self.others):
+            before = self._baseline[index] if index < len(self._baseline) else {}
+            values = {name: value for name, value in _plain_values(callback).items() if before.get(name, ...) != value}
+            arrays = {name: value for name, value in vars(callback).items() if _is_arrays(value)}
+            for name, those in arrays.items():
+                for number, array in enumerate(those):
+                    self._trainee.kept[f"callbacks/{index}.{name}/{number}"] = np.array(array)
+            counts = {name: len(those) for name, those in arrays.items()}
+            self._remembered.append({"kind": type(callback).__name__, "values": values, "arrays": counts})
+
+    def _take_step(self, received: Any) -> Any:
+        """Take one step on what Keras hands over; this stands for its `train_function`."""
+        item = next(received) if isinstance(received, _One) else received[0] if isinstance(received, list) else None
+        if not isinstance(item, Handed):  # of another fit, after this one was interrupted
+            self.let_go()
+            self._model.make_train_function(force=True)
+            return self._model.train_function(received)
+        logs, differentiated = self._train_step(item.value)
         self._trainee.variables = self._train_step.variables
         self._run.step(differentiated)
         return logs
@@ -221,7 +309,7 @@ def _data_of(adapter: Any, steps_per_epoch: int | None) -> Arrays | BatchList | 
             next_step="Give model.fit(..., steps_per_epoch=...).",
         )
     if kind == "TFDatasetAdapter":
-        return Stream(lambda: iter(adapter._dataset), kind)
+        return Stream(lambda: iter(adapter._dataset), kind, draws=False)
     return Stream(lambda: iter(adapter.get_numpy_iterator()), kind)
 
 
@@ -235,6 +323,10 @@ def _plain_values(callback: Any) -> dict[str, Any]:
     """Return what a callback remembers in attributes of plain numbers, texts and lists of them."""
     skipped = ("_model", "params", "model")
     return {name: value for name, value in vars(callback).items() if name not in skipped and _is_plain(value)}
+
+
+def _is_arrays(value: Any) -> bool:
+    return isinstance(value, list) and bool(value) and all(isinstance(item, np.ndarray) for item in value)
 
 
 def _is_plain(value: Any) -> bool:

@@ -13,9 +13,9 @@ from typing import Any
 import keras
 import numpy as np
 
-from gscalar.base.errors import TrainingError
+from gscalar.base.errors import TrainingError, UserError
 from gscalar.frameworks.keras.backend import Array, applied, compiled, gradients_of, to_host, to_tensor
-from gscalar.frameworks.keras.capture import Differentiated, TrainStep
+from gscalar.frameworks.keras.capture import Differentiated, TrainStep, dense
 from gscalar.model.spans import CollectiveKind
 from gscalar.observation.collectives import GRADIENTS, CollectiveLedger
 from gscalar.runtime.framework import Snapshot, Update
@@ -36,27 +36,63 @@ class Taped:
 class KerasTrainee:
     """A model and the optimizer that moves it."""
 
-    def __init__(self, objects: Sequence[Any], group: HostGroup | None, world: int) -> None:
+    def __init__(self, objects: Sequence[Any], group: HostGroup | None, world: int, *, scheduled: bool = False) -> None:
         self.objects = tuple(objects)
         (self.model,) = (item for item in objects if isinstance(item, keras.Model))
         given = [item for item in objects if isinstance(item, keras.optimizers.Optimizer)]
         self._given_optimizer = given[0] if given else None
         self.ledger: CollectiveLedger | None = None
         self.num_fits = 0
+        self.kept: dict[str, Array] = {}  # what a fit's callbacks hold, such as the best weights so far
         self.variables: Sequence[Any] = self.model.trainable_variables
         self._group = group
         self._world = world
         self._border = True
         self._gradients: list[Any] = []  # of the open step: tensors, arrays, or None
-        self._base_lr = self._rate()
+        self._scheduled = scheduled  # by the plan
+        self._optimizer: Any = None  # that of `_base_lr`
+        self._base_lr = 0.0
         self._restored: Snapshot | None = None
-        self._train_step: tuple[Any, TrainStep] | None = None
+        self._train_step: tuple[tuple[Any, ...], TrainStep] | None = None
         self._apply: tuple[Any, Callable[..., Any]] | None = None
+        self._meet_optimizer()
 
     @property
     def optimizer(self) -> Any:
         """The optimizer given to `prepare`, or that of the model, which compiling may exchange."""
         return self._given_optimizer if self._given_optimizer is not None else self.model.optimizer
+
+    def _meet_optimizer(self) -> None:
+        """Build the optimizer, and take the rate of one that was not seen before for the script's own."""
+        optimizer = self.optimizer
+        if not optimizer.built:
+            optimizer.build(self.model.trainable_variables)
+        if optimizer is self._optimizer:
+            return
+        if self._scheduled and isinstance(
+            getattr(optimizer, "_learning_rate", None), keras.optimizers.schedules.LearningRateSchedule
+        ):
+            raise UserError(
+                code="schedule-twice",
+                what="The optimizer has a learning-rate schedule, and the plan has one too.",
+                value=type(optimizer).__name__,
+                next_step="Keep one: remove plan.schedule from the job, or give the optimizer a number.",
+            )
+        self._optimizer, self._base_lr = optimizer, self._rate()
+
+    def take_from_first(self, rank: int) -> None:
+        """Give every rank the first one's variables: what was made before the seed was set differs."""
+        assert self._group is not None
+        variables = [*self.model.variables, *self.optimizer.variables]
+        arrays = [to_host(variable) for variable in variables]
+        payload = self._group.broadcast(b"".join(array.tobytes() for array in arrays) if rank == 0 else b"")
+        if rank == 0:
+            return
+        begin = 0
+        for variable, array in zip(variables, arrays, strict=True):
+            taken = np.frombuffer(payload, array.dtype, array.size, begin).reshape(array.shape)
+            variable.assign(taken)
+            begin += array.nbytes
 
     def expect(self, *, border: bool) -> None:
         """Say whether the next backward ends the step."""
@@ -82,8 +118,7 @@ class KerasTrainee:
         if isinstance(loss, Differentiated):
             return loss.gradients
         if isinstance(loss, Taped):
-            found: Sequence[Any] = loss.tape.gradient(loss.loss, list(self.variables))
-            return found
+            return [dense(gradient) for gradient in loss.tape.gradient(loss.loss, list(self.variables))]
         return gradients_of(loss, self.variables)
 
     def _mean_over_ranks(self, gradients: list[Any]) -> list[Any]:
@@ -103,9 +138,11 @@ class KerasTrainee:
         gradients, self._gradients = self._gradients, []
         norm = None
         if clip_norm is not None:
-            norm = _norm(gradients) * scale
+            norm = _norm(gradients) * scale / self._loss_scale()
             # A norm that is not finite must not hide: it scales by itself.
-            scale *= min(1.0, clip_norm / (norm + 1e-6)) if norm == norm else 1.0
+            scale *= min(1.0, clip_norm / (norm + 1e-6)) if np.isfinite(norm) else 1.0
+            if self.scales_losses and not np.isfinite(norm):
+                norm = None  # the optimizer passes over such a step, and lowers its scale
         if scale != 1.0:
             gradients = [None if each is None else _weighed(each, scale) for each in gradients]
         if lr_factor is not None:
@@ -116,15 +153,23 @@ class KerasTrainee:
             self._move([_as_tensor(each) for each, _ in pairs], [variable for _, variable in pairs])
         return Update(lr=lr, grad_norm=norm)
 
+    @property
+    def scales_losses(self) -> bool:
+        """Whether the optimizer scales losses up for float16, so that gradients may overflow now and then."""
+        return isinstance(self.optimizer, keras.optimizers.LossScaleOptimizer)
+
+    def _loss_scale(self) -> float:
+        return float(to_host(self.optimizer.dynamic_scale)) if self.scales_losses else 1.0
+
     def _move(self, gradients: list[Any], variables: list[Any]) -> None:
         optimizer = self.optimizer
-        key = (id(optimizer), tuple(map(id, variables)))
-        if self._apply is None or self._apply[0] != key:
+        key = (optimizer, *variables)
+        if self._apply is None or not _same(self._apply[0], key):
             self._apply = (key, compiled(lambda found: applied(optimizer, found, variables), self.model))
         self._apply[1](gradients)
 
     def _rate(self) -> float:
-        return float(to_host(self.optimizer.learning_rate)) if self.optimizer is not None else 0.0
+        return float(to_host(self.optimizer.learning_rate))
 
     def weights_by_name(self) -> dict[str, Any]:
         """Return the weights by names that are the same in every process."""
@@ -141,7 +186,7 @@ class KerasTrainee:
 
     def snapshot(self) -> Snapshot:
         """Return host copies of the model's variables, seeds and metrics included, and of the optimizer's."""
-        arrays = {}
+        arrays = {name: np.array(array) for name, array in self.kept.items()}
         for kind, variables in self._kinds().items():
             for name, variable in _named(kind, variables).items():
                 arrays[name] = np.array(to_host(variable))
@@ -150,39 +195,42 @@ class KerasTrainee:
     def restore(self, snapshot: Snapshot) -> None:
         """Put a snapshot back. The optimizer's part waits for its fit, the metrics' for an epoch's begin."""
         self._assign("model", self.model.variables, snapshot)
+        self.kept = {name: array for name, array in snapshot.arrays.items() if name.startswith("callbacks/")}
         self._restored = snapshot
-        if self.num_fits == snapshot.values["fit"]:
-            self.restore_optimizer()
+        self._restore_optimizer()
 
     def train_step(self) -> TrainStep:
         """Return the model's training step; a new one where the model was compiled anew."""
-        key = (id(self.model.optimizer), id(self.model._compile_loss), id(self.model._compile_metrics))
-        if self._train_step is None or self._train_step[0] != key:
+        key = (self.model.optimizer, self.model._compile_loss, self.model._compile_metrics)
+        if self._train_step is None or not _same(self._train_step[0], key):
             self._train_step = (key, TrainStep(self.model))
         return self._train_step[1]
 
     def begin_fit(self) -> int:
         """Count one more fit, whose optimizer may be another one; return its number."""
         self.num_fits += 1
-        if not self.optimizer.built:
-            self.optimizer.build(self.model.trainable_variables)
-        self._base_lr = self._rate()
+        self._meet_optimizer()
+        self._restore_optimizer()
         return self.num_fits
 
-    def restore_optimizer(self) -> None:
-        """Put back what the restored snapshot has of the optimizer, once."""
-        if self._restored is not None:
-            self._assign("optimizer", self.optimizer.variables, self._restored)
+    def _restore_optimizer(self) -> None:
+        """Put the optimizer of the restored snapshot back, in the fit in which it was taken."""
+        snapshot = self._restored
+        if snapshot is None or snapshot.values["fit"] != self.num_fits:
+            return
+        self._assign("optimizer", self.optimizer.variables, snapshot)
+        metrics = {name: array for name, array in snapshot.arrays.items() if name.startswith("metrics/")}
+        self._restored = Snapshot(arrays=metrics, values=snapshot.values) if metrics else None
 
     @property
     def restores_metrics(self) -> bool:
-        """Whether a restored snapshot's metrics are still to be put back."""
-        return self._restored is not None
+        """Whether metrics of this fit are still to be put back."""
+        return self._restored is not None and self._restored.values["fit"] == self.num_fits
 
     def restore_metrics(self) -> None:
         """Put back what the restored snapshot has of the metrics; the snapshot is done with."""
         snapshot, self._restored = self._restored, None
-        if snapshot is not None and any(name.startswith("metrics/") for name in snapshot.arrays):
+        if snapshot is not None:
             self._assign("metrics", self.model.metrics_variables, snapshot)
 
     def _kinds(self) -> dict[str, Sequence[Any]]:
@@ -203,6 +251,10 @@ class KerasTrainee:
                 raise _mismatch(f"{variable.path} has shape {here} and had {there}")
         for name, variable in named.items():
             variable.assign(snapshot.arrays[name])
+
+
+def _same(some: tuple[Any, ...], others: tuple[Any, ...]) -> bool:
+    return len(some) == len(others) and all(one is other for one, other in zip(some, others, strict=True))
 
 
 def _mismatch(text: str) -> TrainingError:

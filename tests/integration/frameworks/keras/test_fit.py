@@ -14,6 +14,7 @@ import pytest
 
 pytestmark = [pytest.mark.tensorflow, pytest.mark.slow, pytest.mark.timeout(600)]
 ROOT = Path(__file__).parents[4]
+SCRIPT = Path(__file__).parent / "scripts" / "digits.py"
 
 
 def assert_same_training(disturbed: Any, undisturbed: Any) -> None:
@@ -48,7 +49,10 @@ def test_one_worker_undisturbed_killed_stopped_and_with_another_seed(train: Call
     [
         ("dataset", "tensorflow", 1, "16:0"),  # after the second epoch's last step
         ("arrays", "torch", 1, "12:0"),
-        ("twice", "tensorflow", 1, "34:0"),  # in the second fit, the first of which had another optimizer
+        ("loader", "torch", 1, "12:0"),
+        ("twice", "tensorflow", 1, "26:0"),  # in the second fit, before its first checkpoint: another optimizer's
+        ("twice", "tensorflow", 1, "44:0"),  # in the last epoch of the second fit
+        ("best", "tensorflow", 1, "20:0"),
         ("dataset", "tensorflow", 2, "13:0"),
     ],
 )
@@ -56,6 +60,8 @@ def test_a_killed_worker_is_restarted_and_ends_with_the_undisturbed_weights(
     how: str, backend: str, workers: int, kill: str, train: Callable[..., Any]
 ) -> None:
     settings = {"HOW": how, "KERAS_BACKEND": backend, "DROPOUT": "1", "BATCH": "64" if workers == 1 else "32"}
+    if how == "best":
+        settings |= {"HOW": "arrays", "BEST": "1"}
     undisturbed = train("undisturbed", workers=workers, **settings)
     assert_same_training(train("killed", workers=workers, SIGKILL=kill, **settings), undisturbed)
 
@@ -75,6 +81,12 @@ def test_two_workers_train_as_one_with_the_doubled_batch(
     assert both.shown["accounts"]["exposed_communication"]["mean"] > 0
     if kill:
         assert_same_training(train("killed", workers=2, BATCH="32", SIGKILL=kill, **settings), both)
+
+
+def test_workers_that_made_other_models_train_the_first_ones(gang: Callable[..., None], tmp_path: Path) -> None:
+    gang(SCRIPT, 2, tmp_path / "out.npz", HOW="no-init", TF_CPP_MIN_LOG_LEVEL="3")
+    first, second = (np.load(tmp_path / f"out.{rank}.npz") for rank in range(2))
+    assert all((first[name] == second[name]).all() for name in first.files)
 
 
 def test_the_contract_of_a_framework_holds_on_the_other_backend() -> None:

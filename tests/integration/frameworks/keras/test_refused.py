@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import gc
 import os
 import subprocess
 import sys
+import weakref
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -128,7 +130,7 @@ def test_an_embedding_and_gradients_that_are_none_train(run: Any) -> None:
     assert (moved[5:] == 0).all(), "rows that no sample names"
 
 
-def test_early_stopping_ends_the_run_in_order(run: Any) -> None:
+def test_early_stopping_ends_the_run_in_order_with_a_checkpoint(run: Any, home: Path) -> None:
     import keras
 
     import gscalar.keras
@@ -137,12 +139,158 @@ def test_early_stopping_ends_the_run_in_order(run: Any) -> None:
     dense().fit(X / 40, Y / 40, epochs=50, verbose=0, callbacks=[gscalar.keras.callback(run), stop])
     run.finish()
     assert 0 < run.state.step < 5
+    (saved,) = (home / "runs" / run.id / "checkpoints").glob("step-*")
+    assert saved.name == f"step-{run.state.step:012d}"
 
 
 def test_without_keras_the_package_to_install_is_named(tmp_path: Path, python_without: Callable[..., Any]) -> None:
     done = python_without("keras", "import gscalar; gscalar.keras.callback()")
-    assert "pip install 'gscalar[tensorflow]'" in done.stderr
+    assert "pip install 'gscalar[keras]'" in done.stderr
     assert "package-missing" in done.stderr
+
+
+def test_a_second_fit_with_steps_per_epoch_trains_as_many(run: Any) -> None:
+    import gscalar.keras
+
+    model = dense()
+    for done in (12, 24):
+        options = {"batch_size": 4, "epochs": 3, "steps_per_epoch": 4, "verbose": 0}
+        history = model.fit(X / 40, Y / 40, **options, callbacks=[gscalar.keras.callback(run)])
+        assert (run.state.step, len(history.history["loss"])) == (done, 3)
+
+
+def test_the_hooks_of_a_data_set_are_called_once_an_epoch(run: Any) -> None:
+    import keras
+
+    import gscalar.keras
+
+    class Batches(keras.utils.PyDataset):  # type: ignore[misc]
+        called = ""
+
+        def __len__(self) -> int:
+            return 3
+
+        def __getitem__(self, index: int) -> Any:
+            return X[index : index + 1] / 40, Y[index : index + 1] / 40
+
+        def on_epoch_begin(self) -> None:
+            self.called += "b"
+
+        def on_epoch_end(self) -> None:
+            self.called += "e"
+
+    alone, taken_over = Batches(), Batches()
+    dense().fit(alone, epochs=3, verbose=0)
+    dense().fit(taken_over, epochs=3, verbose=0, callbacks=[gscalar.keras.callback(run)])
+    assert taken_over.called == alone.called
+
+
+def test_after_an_interrupted_fit_a_plain_one_does_not_train_through_the_run(run: Any) -> None:
+    import keras
+
+    import gscalar.keras
+
+    class Interrupting(keras.callbacks.Callback):  # type: ignore[misc]
+        def on_train_batch_end(self, batch: int, logs: Any = None) -> None:
+            if batch == 2:
+                raise KeyboardInterrupt
+
+    model = dense()
+    options = {"batch_size": 4, "verbose": 0}
+    with pytest.raises(KeyboardInterrupt):
+        model.fit(X / 40, Y / 40, **options, callbacks=[gscalar.keras.callback(run), Interrupting()])
+    assert run.state.step == 3
+    before = model.get_weights()[0]
+    model.fit(X / 40, Y / 40, epochs=2, **options)
+    assert run.state.step == 3
+    assert (model.get_weights()[0] != before).any(), "and yet it trains"
+
+
+def test_a_run_does_not_keep_the_arrays_of_its_fits(run: Any) -> None:
+    import gscalar.keras
+
+    x = X / 40
+    kept = weakref.ref(x)
+    dense().fit(x, Y / 40, verbose=0, callbacks=[gscalar.keras.callback(run)])
+    del x
+    gc.collect()
+    assert kept() is None
+
+
+def test_an_embedding_trains_in_a_loop_that_accumulates(home: Path) -> None:
+    import keras
+    import tensorflow as tf
+
+    import gscalar
+    import gscalar.keras
+
+    run = gscalar.init(project="loop", home=home, plan={"accumulate": 2})
+    inputs = keras.Input((3,), dtype="int32")
+    outputs = keras.ops.mean(keras.layers.Embedding(10, 4)(inputs), axis=(1, 2))
+    data = gscalar.keras.arrays(np.arange(24).reshape(8, 3) % 5, np.ones(8, "float32"), batch_size=2)
+    model, _, data = run.prepare(keras.Model(inputs, outputs), keras.optimizers.SGD(0.1), data)
+    before = model.get_weights()[0]
+    for ids, wanted in run.batches(data):
+        with tf.GradientTape() as tape:
+            loss = tf.reduce_mean((model(ids) - wanted) ** 2)
+        run.step(gscalar.keras.taped(loss, tape))
+    run.finish()
+    assert run.state.step == 2
+    assert ((model.get_weights()[0] - before) != 0).any(axis=1).tolist() == [True] * 5 + [False] * 5
+
+
+def test_clipping_looks_at_gradients_without_the_scale_of_float16(home: Path) -> None:
+    import keras
+
+    import gscalar
+    import gscalar.keras
+
+    run = gscalar.init(project="half", home=home, plan={"clip_norm": 1.0})
+    optimizer = keras.optimizers.LossScaleOptimizer(keras.optimizers.SGD(1.0), initial_scale=1024.0)
+    model = keras.Sequential([keras.Input((2,)), keras.layers.Dense(1, kernel_initializer="zeros")])
+    model.compile(optimizer, "mse")
+    model.fit(X, Y, batch_size=20, verbose=0, callbacks=[gscalar.keras.callback(run)])
+    run.finish()
+    # The gradient is far longer than 1, so one step of rate 1 moves the weights by 1.
+    moved = np.concatenate([weight.ravel() for weight in model.get_weights()])
+    assert float(np.linalg.norm(moved)) == pytest.approx(1.0, rel=1e-3)
+
+
+def test_a_schedule_of_the_optimizer_beside_one_of_the_plan(home: Path) -> None:
+    import keras
+
+    import gscalar
+
+    run = gscalar.init(project="twice", home=home, plan={"schedule": {"kind": "cosine"}})
+    model = keras.Sequential([keras.Input((2,)), keras.layers.Dense(1)])
+    model.compile(keras.optimizers.SGD(keras.optimizers.schedules.CosineDecay(0.1, 10)), "mse")
+    assert refused(model, run, X, Y) == "schedule-twice"
+    run.finish()
+
+
+IMPORTED = """
+import sys
+import gscalar
+run = gscalar.init(project="imported")
+import keras
+import numpy as np
+model = keras.Sequential([keras.Input((2,)), keras.layers.Dropout(0.5), keras.layers.Dense(1)])
+model.compile("sgd", "mse")
+x = np.ones((8, 2), "float32")
+model.fit(x, x[:, 0], verbose=0, callbacks=[gscalar.keras.callback()])
+run.finish()
+heavy = ("torch", "tensorflow", "transformers", "pytorch_lightning")
+print([name for name in heavy if name in sys.modules])
+"""
+
+
+@pytest.mark.parametrize("backend", ["tensorflow", "torch"])
+def test_only_the_backends_framework_is_imported(backend: str, home: Path) -> None:
+    environment = {**os.environ, "KERAS_BACKEND": backend, "GSCALAR_HOME": str(home)}
+    command = [sys.executable, "-c", IMPORTED]
+    done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=120, check=False)
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.splitlines()[-1] == f"['{backend}']"
 
 
 @pytest.fixture

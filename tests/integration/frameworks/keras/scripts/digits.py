@@ -13,7 +13,7 @@ import gscalar
 import gscalar.keras
 
 OUT = Path(sys.argv[1])
-HOW = os.environ.get("HOW", "arrays")  # arrays, dataset, twice, loop
+HOW = os.environ.get("HOW", "arrays")  # arrays, dataset, loader, twice, loop, no-init
 BATCH = int(os.environ.get("BATCH", "64"))
 EPOCHS = 3
 
@@ -50,7 +50,15 @@ def fit(model: keras.Model) -> None:
         import tensorflow as tf
 
         data = {"x": tf.data.Dataset.from_tensor_slices((x, y)).shuffle(200).batch(BATCH)}
-    callbacks = [keras.callbacks.EarlyStopping("loss", patience=2), gscalar.keras.callback(), Disturbed()]
+    if HOW == "loader":
+        import torch
+
+        tensors = torch.utils.data.TensorDataset(torch.tensor(x), torch.tensor(y))
+        data = {"x": torch.utils.data.DataLoader(tensors, batch_size=BATCH, shuffle=True)}
+    stopping = keras.callbacks.EarlyStopping("loss", patience=2)
+    if os.environ.get("BEST"):  # the first epoch is the best, and its weights are given back at the end
+        stopping = keras.callbacks.EarlyStopping("loss", mode="max", patience=9, restore_best_weights=True)
+    callbacks = [stopping, gscalar.keras.callback(), Disturbed()]
     model.fit(**data, epochs=EPOCHS, verbose=0, callbacks=callbacks, validation_data=(x[:64], y[:64]))
 
 
@@ -64,6 +72,11 @@ def loop(model: keras.Model) -> None:
         run.step(gscalar.keras.taped(loss, tape))
 
 
+if HOW == "no-init":  # the callback opens the run, and the model has been made without its seed
+    model = make_model()
+    model.fit(*digits(), batch_size=BATCH, epochs=1, verbose=0, callbacks=[gscalar.keras.callback()])
+    np.savez(OUT.with_suffix(f".{os.environ['RANK']}.npz"), *model.get_weights())
+    sys.exit()
 run = gscalar.init(project="digits", seed=int(os.environ.get("SEED", "5")), checkpoint={"every_steps": 3})
 model = make_model()
 (loop if HOW == "loop" else fit)(model)
