@@ -78,7 +78,7 @@ class KerasTrainee:
                 value=type(optimizer).__name__,
                 next_step="Keep one: remove plan.schedule from the job, or give the optimizer a number.",
             )
-        self._optimizer, self._base_lr = optimizer, self._rate()
+        self._optimizer, self._base_lr = optimizer, _rate_of(optimizer)
 
     def take_from_first(self, rank: int) -> None:
         """Give every rank the first one's variables: what was made before the seed was set differs."""
@@ -138,7 +138,9 @@ class KerasTrainee:
         gradients, self._gradients = self._gradients, []
         norm = None
         if clip_norm is not None:
-            norm = _norm(gradients) * scale / self._loss_scale()
+            norm = _norm(gradients) * scale
+            if self.scales_losses:
+                norm /= float(to_host(self.optimizer.dynamic_scale))
             # A norm that is not finite must not hide: it scales by itself.
             scale *= min(1.0, clip_norm / (norm + 1e-6)) if np.isfinite(norm) else 1.0
             if self.scales_losses and not np.isfinite(norm):
@@ -147,7 +149,7 @@ class KerasTrainee:
             gradients = [None if each is None else _weighed(each, scale) for each in gradients]
         if lr_factor is not None:
             self.optimizer.learning_rate = self._base_lr * lr_factor
-        lr = self._rate()
+        lr = _rate_of(self.optimizer)
         pairs = [(each, variable) for each, variable in zip(gradients, self.variables, strict=True) if each is not None]
         if pairs:
             self._move([_as_tensor(each) for each, _ in pairs], [variable for _, variable in pairs])
@@ -158,18 +160,12 @@ class KerasTrainee:
         """Whether the optimizer scales losses up for float16, so that gradients may overflow now and then."""
         return isinstance(self.optimizer, keras.optimizers.LossScaleOptimizer)
 
-    def _loss_scale(self) -> float:
-        return float(to_host(self.optimizer.dynamic_scale)) if self.scales_losses else 1.0
-
     def _move(self, gradients: list[Any], variables: list[Any]) -> None:
         optimizer = self.optimizer
         key = (optimizer, *variables)
         if self._apply is None or not _same(self._apply[0], key):
             self._apply = (key, compiled(lambda found: applied(optimizer, found, variables), self.model))
         self._apply[1](gradients)
-
-    def _rate(self) -> float:
-        return float(to_host(self.optimizer.learning_rate))
 
     def weights_by_name(self) -> dict[str, Any]:
         """Return the weights by names that are the same in every process."""
@@ -251,6 +247,10 @@ class KerasTrainee:
                 raise _mismatch(f"{variable.path} has shape {here} and had {there}")
         for name, variable in named.items():
             variable.assign(snapshot.arrays[name])
+
+
+def _rate_of(optimizer: Any) -> float:
+    return float(to_host(optimizer.learning_rate))
 
 
 def _same(some: tuple[Any, ...], others: tuple[Any, ...]) -> bool:
