@@ -18,7 +18,7 @@ unexport PYTHONHOME
 unexport PYTHONPATH
 
 .DEFAULT_GOAL := help
-.PHONY: setup demo test test-quick test-heavy check format bench docs clean help
+.PHONY: setup setup-all demo test test-quick test-heavy check format bench docs clean help
 
 help: ## show this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-11s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -40,6 +40,13 @@ $(VENV)/.stamp-setup: pyproject.toml constraints.txt | $(BIN)/python
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[dev]'
 	@touch $@
 
+$(VENV)/.stamp-trainers: $(VENV)/.stamp-setup
+	@echo "Installing Keras, TensorFlow, transformers and Lightning into $(VENV): about a minute, 2 GB"
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[trainers]'
+	@touch $@
+
+setup-all: $(VENV)/.stamp-trainers ## the same with the trainers that the tests drive
+
 $(VENV)/.stamp-docs: $(VENV)/.stamp-setup
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[docs]'
 	@touch $@
@@ -47,17 +54,17 @@ $(VENV)/.stamp-docs: $(VENV)/.stamp-setup
 demo: setup ## train a byte-level GPT with two workers on the standard library's own source (2 minutes)
 	$(BIN)/gscalar run recipes/bytes_lm
 
-test: setup ## run every test
+test: setup-all ## run every test
 	scripts/system-packages
 	$(MAKE) --no-print-directory test-quick test-heavy
 
-test-quick: setup ## run the tests that start no training: architecture, unit, contract
+test-quick: setup-all ## run the tests that start no training: architecture, unit, contract
 	$(BIN)/python -m pytest -n $(TEST_PROCESSES) $(QUICK_TESTS) $(PYTEST_ARGS)
 
-test-heavy: setup ## run the tests that start processes: integration, e2e, the code blocks of the docs
+test-heavy: setup-all ## run the tests that start processes: integration, e2e, the code blocks of the docs
 	$(BIN)/python -m pytest -n $(HEAVY_PROCESSES) $(HEAVY_TESTS) $(PYTEST_ARGS)
 
-check: setup ## lint, format, types and import contracts
+check: setup-all ## lint, format, types and import contracts
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
@@ -67,7 +74,7 @@ format: setup ## write what `make check` would ask of ruff
 	$(BIN)/ruff check --fix .
 	$(BIN)/ruff format .
 
-bench: setup ## run every benchmark and list the figures that do not hold
+bench: setup-all ## run every benchmark and list the figures that do not hold
 	$(BIN)/python scripts/bench
 
 docs: $(VENV)/.stamp-docs ## build the documentation into site/

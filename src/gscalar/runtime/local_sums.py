@@ -20,11 +20,11 @@ import time
 import zlib
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import Final
+from typing import Final, NoReturn
 
 import msgspec
 
-from gscalar.base.errors import Retryable
+from gscalar.base.errors import Retryable, TrainingError
 from gscalar.runtime.framework import Group
 from gscalar.runtime.launch import Launch
 from gscalar.runtime.processes import is_running, process_name
@@ -108,14 +108,15 @@ class LocalGroup:
 
     def _read(self, rank: int, number: int, count: int) -> tuple[float, ...]:
         """Return a rank's values of a sum, once it has written them."""
-        at, size = self._place(rank, number), _HEAD.size + 8 * count
+        at = self._place(rank, number)
         num_looks, pause_s, began_s = 0, _FIRST_PAUSE_S, time.monotonic()
         looked_for_peers_s = began_s
         while True:
-            slot = self._memory[at : at + size + _CHECKSUM.size]
-            written, checksum = slot[:size], _CHECKSUM.unpack_from(slot, size)[0]
-            if zlib.crc32(written) == checksum and _HEAD.unpack_from(written) == (number, count):
-                return struct.unpack_from(f"<{count}d", written, _HEAD.size)
+            values = _values_of(self._memory[at : at + _SLOT_BYTES], number)
+            if values is not None and len(values) == count:
+                return values
+            if values is not None:
+                self._refuse(rank, len(values), count)
             num_looks += 1
             if num_looks < _LOOKS_AT_ONCE:
                 os.sched_yield()
@@ -127,6 +128,13 @@ class LocalGroup:
             time.sleep(pause_s)
             pause_s = min(2 * pause_s, _LAST_PAUSE_S)
 
+    def _refuse(self, rank: int, theirs: int, ours: int) -> NoReturn:
+        raise TrainingError(
+            code="ranks-differ",
+            what=f"Rank {rank} makes another call than rank {self._rank}: a sum of {theirs} numbers, not {ours}.",
+            next_step="Let every worker build the same model and make the same calls in the same order.",
+        )
+
     def _check(self, rank: int, waited_s: float) -> None:
         if waited_s < self._timeout_s and is_running(self._peers[rank]):
             return
@@ -135,6 +143,17 @@ class LocalGroup:
             what=f"Rank {self._rank} waited {waited_s:.0f} s for rank {rank}, whose process has ended or stands still.",
             next_step=f"See the output of rank {rank}: gscalar logs RUN --rank {rank}.",
         )
+
+
+def _values_of(slot: bytes, number: int) -> tuple[float, ...] | None:
+    """Return the values of a sum that a slot holds; None where they are not there yet, or not wholly."""
+    theirs, count = _HEAD.unpack_from(slot)
+    if theirs != number or count > _MAX_VALUES:
+        return None
+    size = _HEAD.size + 8 * count
+    if zlib.crc32(slot[:size]) != _CHECKSUM.unpack_from(slot, size)[0]:
+        return None
+    return struct.unpack_from(f"<{count}d", slot, _HEAD.size)
 
 
 def _peers(group: Group, launch: Launch) -> list[str]:

@@ -2,7 +2,7 @@
 
 Rank 0 makes the file, tells its path, and takes the name away when everybody has said whether they could open it: a
 rank that is killed later leaves nothing behind. All ranks decide alike; where one cannot open the file (a container
-with a /dev/shm of its own), nobody shares.
+with a /dev/shm of its own), nobody shares. What is told is not trusted: nothing but such a file of this user is opened.
 """
 
 from __future__ import annotations
@@ -10,6 +10,8 @@ from __future__ import annotations
 import contextlib
 import mmap
 import os
+import re
+import stat
 from pathlib import Path
 from typing import Final
 
@@ -17,6 +19,7 @@ from gscalar.runtime.framework import Group
 from gscalar.runtime.launch import Launch
 
 FOLDER: Final = Path("/dev/shm")
+_NAME: Final = re.compile("gscalar-[0-9a-f]{32}")
 
 
 def share(group: Group, launch: Launch, size: int, folder: Path = FOLDER, *, willing: bool = True) -> mmap.mmap | None:
@@ -31,7 +34,7 @@ def share(group: Group, launch: Launch, size: int, folder: Path = FOLDER, *, wil
         told = group.broadcast(str(path or "").encode()).decode()
         with contextlib.suppress(OSError, ValueError):
             if told:
-                memory = _open(Path(told), size)
+                memory = _open(Path(told), folder, size)
         unable = memory is None or not willing
         if not group.start_sum([float(unable)])()[0]:
             return memory
@@ -60,9 +63,20 @@ def _create(folder: Path, size: int) -> Path | None:
     return path
 
 
-def _open(path: Path, size: int) -> mmap.mmap:
-    file = os.open(path, os.O_RDWR | os.O_NOFOLLOW | os.O_CLOEXEC)
+def _open(path: Path, folder: Path, size: int) -> mmap.mmap:
+    """Return the memory of a file that `_create` made.
+
+    Raises:
+        OSError, ValueError: it is not there, or not such a file.
+    """
+    if path.parent != folder or _NAME.fullmatch(path.name) is None:
+        raise ValueError(f"{path} is no file to share")
+    file = os.open(path, os.O_RDWR | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
     try:
+        status = os.fstat(file)
+        ours = stat.S_ISREG(status.st_mode) and status.st_uid == os.geteuid() and status.st_nlink <= 1
+        if not ours or status.st_size != size:
+            raise ValueError(f"{path} is no file to share")
         return mmap.mmap(file, size)
     finally:
         os.close(file)

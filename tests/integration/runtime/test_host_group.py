@@ -7,6 +7,7 @@ import os
 import runpy
 import signal
 import socket
+import struct
 import subprocess
 import sys
 import threading
@@ -21,6 +22,7 @@ import pytest
 
 from gscalar.base.errors import EnvironmentProblem, Retryable
 from gscalar.runtime.host_group import HostGroup
+from gscalar.runtime.host_group.rendezvous import Door, Late, ports_of
 from gscalar.runtime.launch import Launch
 from gscalar.runtime.local_sums import LocalGroup, sum_in_memory
 from gscalar.testing.processes import alive, wait_until
@@ -299,6 +301,25 @@ def test_under_torchruns_agent_another_port_is_taken(port: int, monkeypatch: pyt
         assert in_threads(2, port, lambda group, rank: group.start_sum([1.0])()) == [[2.0]] * 2
 
 
+def test_a_service_that_keeps_silent_at_the_first_port_is_passed_over(
+    port: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("TORCHELASTIC_USE_AGENT_STORE", "True")
+    silent = ports_of(launch(0, 2, port), store_listens=True)[0]
+    with socket.create_server(("127.0.0.1", silent)):  # it accepts, and says nothing
+        assert in_threads(2, port, lambda group, rank: group.start_sum([1.0])()) == [[2.0]] * 2
+
+
+def test_a_rank_that_has_hung_up_is_not_taken_for_one_that_has_come() -> None:
+    door = Door(socket.create_server(("127.0.0.1", 0)))
+    digest = bytes(range(32))
+    with socket.create_connection(("127.0.0.1", door.port)) as caller:
+        caller.sendall(struct.pack("!8s32sIH", b"gscalar>", digest, 1, 4000))
+    with pytest.raises(Late, match="no word of rank 1"):
+        door.admit(digest, {1}, time.monotonic() + 0.5, answer=b"heard")
+    door.close()
+
+
 def test_small_sums_in_memory_stand_in_front_of_it(port: int) -> None:
     def work(group: HostGroup, rank: int) -> object:
         front = sum_in_memory(group, launch(rank, 2, port), 60.0)
@@ -330,7 +351,7 @@ def test_results_are_new_arrays_and_a_world_of_one_copies_nothing() -> None:
 def launch(rank: int, world: int, port: int) -> Launch:
     return Launch(
         launcher="torchrun",
-        identity="a test",
+        identity=f"a test at {port}",  # so that tests that run at once take other ports
         rank=rank,
         world=world,
         local_rank=rank,

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import mmap
 import os
+import shutil
 import signal
 import subprocess
 import sys
@@ -15,7 +16,7 @@ from pathlib import Path
 
 import pytest
 
-from gscalar.base.errors import Retryable
+from gscalar.base.errors import Retryable, TrainingError
 from gscalar.runtime.launch import Launch
 from gscalar.runtime.local_sums import LocalGroup, sum_in_memory
 from gscalar.runtime.processes import process_name
@@ -176,6 +177,59 @@ def test_the_file_is_its_owners_alone_and_no_link_is_followed(tmp_path: Path, mo
     assert modes == [0o600]
 
 
+@pytest.mark.parametrize(
+    "case", ["as rank 0 makes it", "another name", "another folder", "a link", "two names", "another size", "a pipe"]
+)
+def test_nothing_is_opened_but_a_file_that_rank_0_made(case: str, tmp_path: Path) -> None:
+    below = tmp_path / "below"
+    below.mkdir()
+
+    def told(payload: bytes) -> bytes:
+        made = path = Path(payload.decode())
+        another = tmp_path / f"gscalar-{'a' * 32}"
+        if case == "another name":
+            path = Path(shutil.copy(made, tmp_path / "gscalar-notes.txt"))
+        elif case == "another folder":
+            path = Path(shutil.copy(made, below))
+        elif case == "a link":
+            another.symlink_to(made)
+        elif case == "two names":
+            another.hardlink_to(made)
+        elif case == "another size":
+            another.write_bytes(made.read_bytes() + b"x")
+        elif case == "a pipe":
+            os.mkfifo(another)
+        return str(another if another.exists() else path).encode()
+
+    messages = Messages(2)
+
+    def work(rank: int) -> object:
+        own = messages.of(rank)
+        if rank == 1:
+            broadcast = own.broadcast
+
+            def lied_to(payload: bytes) -> bytes:
+                payload = broadcast(payload)
+                return told(payload) if payload.startswith(b"/") else payload
+
+            own.broadcast = lied_to  # type: ignore[method-assign]
+        return sum_in_memory(own, launch(rank, 2), 60.0, tmp_path) is not own
+
+    assert on_ranks(2, work) == [case == "as rank 0 makes it"] * 2, case
+
+
+def test_a_file_of_another_user_is_not_opened(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    other = os.geteuid() + 1
+    monkeypatch.setattr(os, "geteuid", lambda: other)
+    messages = Messages(2)
+
+    def work(rank: int) -> object:
+        own = messages.of(rank)
+        return sum_in_memory(own, launch(rank, 2), 60.0, tmp_path) is own
+
+    assert on_ranks(2, work) == [True, True]
+
+
 def half_written(memory: mmap.mmap, group: LocalGroup) -> None:
     """Let rank 1 write its slot of sum 1, with the last value's bytes and the checksum late."""
     other = LocalGroup(Messages(1).of(0), mmap.mmap(-1, 2 * SIZE), 1, ["", ""], 1.0)
@@ -197,6 +251,18 @@ def test_a_half_written_slot_is_not_read() -> None:
     writer.start()
     assert wait() == [4.0, 5.0]
     writer.join()
+
+
+def test_ranks_that_sum_different_counts_are_told_at_once() -> None:
+    memory, me = mmap.mmap(-1, 2 * SIZE), process_name(os.getpid())
+    groups = [LocalGroup(Messages(1).of(0), memory, rank, [me, me], 60.0) for rank in range(2)]
+    waits = [groups[0].start_sum([1.0, 2.0]), groups[1].start_sum([1.0, 2.0, 3.0])]
+    began_s = time.monotonic()
+    for rank, text in enumerate(("Rank 1 .* rank 0: a sum of 3 numbers", "Rank 0 .* rank 1: a sum of 2 numbers")):
+        with pytest.raises(TrainingError, match=text) as caught:
+            waits[rank]()
+        assert caught.value.code == "ranks-differ"
+    assert time.monotonic() - began_s < 30, "not after the time-out of 60 s"
 
 
 def peer_error(rank_one: str, timeout_s: float) -> Retryable:

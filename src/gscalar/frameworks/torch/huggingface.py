@@ -11,7 +11,8 @@ as waiting for data, and forward and backward are one span.
 A checkpoint is what the Trainer writes into its `output_dir`, by its own code: this callback asks for it
 (`control.should_save`) and takes the files into the run's checkpoint. Those that the Trainer would have written
 anyway are linked, so that the bytes are there once and both places stay valid; those that only the run asked for are
-moved. Linked files must not be written anew in place: after a resume, what the Trainer is going to write again is
+moved, and while the Trainer writes them its `save_total_limit` is one higher, so that it deletes none of its own
+for them. Linked files must not be written anew in place: after a resume, what the Trainer is going to write again is
 given bytes of its own first.
 
 Source: `transformers.Trainer._run_epoch`, `_maybe_log_save_evaluate` and `_save_checkpoint` of 5.24.
@@ -60,13 +61,14 @@ class HuggingFaceFollowing:
         self._trainers_own = False  # whether the Trainer saves this step of its own accord
         self._due = False  # whether a save was asked of the Trainer that it has not made yet
         self._stops = False
+        self._limit: int | None = None  # the Trainer's own, while it is one higher
         self._lr = 0.0
 
     def on_train_begin(self, args: Any, state: Any, control: Any, **objects: Any) -> None:
         """Begin to follow."""
         model, optimizer = objects["model"], objects["optimizer"]
         if self._follows:  # the Trainer begins anew by itself, with a smaller batch
-            self._end()
+            self._end(args)
         facts = model_facts(
             model, [getattr(optimizer, "optimizer", optimizer)], f"transformers {transformers.__version__}"
         )
@@ -123,6 +125,7 @@ class HuggingFaceFollowing:
         self._due = self._due or decision.save
         self._stops = self._stops or decision.stop
         control.should_save = control.should_save or self._due
+        self._make_room(args, control)
         self._mark_next(state, control)
         return control
 
@@ -151,6 +154,7 @@ class HuggingFaceFollowing:
         if not self._follows:
             return
         self._follower.unmark()
+        self._give_room_back(args)
         source = Path(args.output_dir) / f"checkpoint-{state.global_step}"
         best = state.best_global_step == state.global_step if hasattr(state, "best_global_step") else True
         move = not (self._trainers_own or best or args.push_to_hub)
@@ -163,9 +167,23 @@ class HuggingFaceFollowing:
 
     def on_train_end(self, args: Any, state: Any, control: Any, **objects: Any) -> None:
         """The loop is over; what is evaluated or logged afterwards still belongs to the run."""
-        self._end()
+        self._end(args)
 
-    def _end(self) -> None:
+    def _make_room(self, args: Any, control: Any) -> None:
+        """Let the Trainer keep all of its own beside a checkpoint that is going to be moved away."""
+        self._give_room_back(args)  # an evaluation may have taken back the save before
+        evaluation_decides = control.should_evaluate and args.save_strategy == "best"
+        only_ours = control.should_save and not (self._trainers_own or evaluation_decides or args.push_to_hub)
+        if only_ours and args.save_total_limit:
+            self._limit = args.save_total_limit
+            args.save_total_limit += 1
+
+    def _give_room_back(self, args: Any) -> None:
+        if self._limit is not None:
+            args.save_total_limit, self._limit = self._limit, None
+
+    def _end(self, args: Any) -> None:
+        self._give_room_back(args)
         if self._watch is not None:
             self._watch.remove()
             self._watch = None

@@ -5,16 +5,17 @@ Where the time of a step goes, the Trainer's profiler knows: it names everything
 listens to the names. What the module logs comes through a logger that is added to the Trainer's own. Both are
 taken away when the fit is over.
 
-A checkpoint is `trainer.save_checkpoint` inside the run's commit, at the end of a batch; where a validation or
-the end of the epoch follows that batch, after them, since the Trainer does not do again what a checkpoint
-of a batch has before it. What Lightning's checkpoints lack for going on exactly is kept beside: the random numbers of
-every rank, and those with which the epoch's data were shuffled. A resumed fit reads the epoch's data from its
-beginning in that order, and discards the batches that were trained on; a loader that has a state of its own is
-left to Lightning.
+A checkpoint is what `trainer.save_checkpoint` writes, inside the run's commit and without its barrier, at the end of
+a batch; where a validation or the end of the epoch follows that batch, after them, since the Trainer does not do
+again what a checkpoint of a batch has before it. What Lightning's checkpoints lack for going on exactly is kept
+beside: the random numbers of every rank, and those with which the epoch's data were shuffled. A resumed fit reads the
+epoch's data from its beginning in that order, and discards the batches that were trained on; a loader that has a
+state of its own is left to Lightning.
 
 Limits: a module's or another callback's hook that draws random numbers between `on_fit_start` or
 `on_train_epoch_start` and the first batch shifts the order on a resume. Manual optimization counts a batch as one
-step, however many optimizers moved. Source: Lightning 2.6, `loops/fit_loop.py` and `training_epoch_loop.py`.
+step, however many optimizers moved. Source: Lightning 2.6, `loops/fit_loop.py`,
+`training_epoch_loop.py` and `Trainer.save_checkpoint`.
 """
 
 from __future__ import annotations
@@ -24,6 +25,7 @@ import sys
 import warnings
 from collections.abc import Callable, Mapping
 from importlib.util import find_spec
+from pathlib import Path
 from types import ModuleType
 from typing import Any, Final
 
@@ -214,7 +216,7 @@ class LightningFollowing:
 
     def _save(self, trainer: Any) -> None:
         state = {"random": random_state(), "order": self._order_random}
-        self._follower.save(lambda files: trainer.save_checkpoint(files / FILE), msgspec.msgpack.encode(state))
+        self._follower.save(lambda files: _write(trainer, files / FILE), msgspec.msgpack.encode(state))
 
     def _go_on(self, trainer: Any) -> None:
         """Put data and random numbers where they were; in another world only what Lightning itself restores."""
@@ -352,6 +354,15 @@ def _validates(trainer: Any) -> bool:
     """Whether a validation follows this batch."""
     loop = trainer.fit_loop
     return bool(loop.epoch_loop._should_check_val_fx(loop._data_fetcher))
+
+
+def _write(trainer: Any, path: Path) -> None:
+    """Do what `trainer.save_checkpoint` does up to its barrier.
+
+    Where one rank fails before it (a full disk), the others would stand there for ever. The run's commit waits for all.
+    """
+    with trainer.profiler.profile("save_checkpoint"):
+        trainer.strategy.save_checkpoint(trainer._checkpoint_connector.dump_checkpoint(), path)
 
 
 def _total_steps(trainer: Any) -> int:

@@ -1,9 +1,10 @@
 """How the ranks of one attempt find each other, and nobody else.
 
 Rank 0 listens where the launcher says. Each other rank connects, listens on a port of its own, and says hello: a
-digest of what names the attempt (with the supervisor's token, where there is one), its rank and its port. When all
-have come, rank 0 welcomes them with everybody's address and a random number. Then ranks connect to those that they
-exchange arrays with, and say hello with a digest of that number.
+digest of what names the attempt (with the supervisor's token, where there is one), its rank and its port. Rank 0
+answers at once that it has heard: where there are several ports at which it may listen, the others do not wait at one
+whose service keeps silent. When all have come, rank 0 welcomes them with everybody's address and a random number. Then
+ranks connect to those that they exchange arrays with, and say hello with a digest of that number.
 
 Whoever says anything else, or nothing, is let go, and does not hold up the others: a stranger, or a rank of an attempt
 that is dead and does not know it. A rank that is let go, or finds nobody, tries again until its time is up.
@@ -36,6 +37,7 @@ _HELLO_MAGIC: Final = b"gscalar>"
 _WELCOME: Final = struct.Struct("!8s32sI")  # what this is, digest, bytes of what follows
 _WELCOME_MAGIC: Final = b"gscalar<"
 _MAX_WELCOME_BYTES: Final = 1 << 24
+_HEARD_WITHIN_S: Final = 5.0  # where there is another port to try
 _MAX_STRANGERS: Final = 128
 _CONNECT_S: Final = 5.0
 _FIRST_PAUSE_S, _LAST_PAUSE_S = 0.02, 0.5
@@ -120,9 +122,17 @@ class Door:
         return port
 
     def admit(
-        self, digest: bytes, wanted: set[int], deadline_s: float, check: Callable[[], None] = lambda: None
+        self,
+        digest: bytes,
+        wanted: set[int],
+        deadline_s: float,
+        check: Callable[[], None] = lambda: None,
+        *,
+        answer: bytes = b"",
     ) -> tuple[Sockets, dict[int, int]]:
         """Return the sockets of the ranks that are wanted, and the ports that they said, once all have come.
+
+        Each rank is sent the answer when it comes.
 
         Raises:
             Late: they have not.
@@ -139,7 +149,7 @@ class Door:
                     if key.fileobj is self._listener:
                         self._open()
                     elif key.fileobj in self._strangers:
-                        self._listen_to(key.fileobj, digest, wanted, guests, ports)
+                        self._listen_to(key.fileobj, digest, wanted - set(guests), answer, guests, ports)
                     else:  # a guest has nothing to say yet: it has gone, and may come again
                         for rank in [rank for rank, guest in guests.items() if guest is key.fileobj]:
                             self._let_go(guests.pop(rank))
@@ -171,7 +181,13 @@ class Door:
         self._selector.register(stranger, selectors.EVENT_READ)
 
     def _listen_to(
-        self, stranger: socket.socket, digest: bytes, wanted: set[int], guests: Sockets, ports: dict[int, int]
+        self,
+        stranger: socket.socket,
+        digest: bytes,
+        wanted: set[int],
+        answer: bytes,
+        guests: Sockets,
+        ports: dict[int, int],
     ) -> None:
         said = self._strangers[stranger]
         try:
@@ -185,7 +201,7 @@ class Door:
         if heard and len(said) < _HELLO.size and said.startswith(_HELLO_MAGIC[: len(said)]):
             return
         hello = understood(said, digest)
-        if hello is None or hello[0] not in wanted or hello[0] in guests:
+        if hello is None or hello[0] not in wanted or not _answered(stranger, answer):
             self._let_go(stranger)
             return
         rank, ports[hello[0]] = hello
@@ -197,6 +213,23 @@ class Door:
         self._strangers.pop(who, None)
         self._selector.unregister(who)
         who.close()
+
+
+def _answered(stranger: socket.socket, answer: bytes) -> bool:
+    """Whether the stranger is still there and has the answer, where there is one."""
+    if not answer:
+        return True
+    try:
+        if stranger.recv(1, socket.MSG_PEEK) == b"":
+            return False  # it has waited too long, and will come again
+    except BlockingIOError:
+        pass
+    except OSError:
+        return False
+    try:
+        return stranger.send(answer) == len(answer)
+    except OSError:
+        return False
 
 
 def understood(said: bytes, digest: bytes) -> tuple[int, int] | None:
@@ -212,7 +245,7 @@ def _receive_all(launch: Launch, ports: list[int], deadline_s: float) -> Met:
     digest = digest_of(launch)
     door = Door(_listen_at(launch, ports, deadline_s))
     try:
-        posts, told_ports = door.admit(digest, set(range(1, launch.world)), deadline_s)
+        posts, told_ports = door.admit(digest, set(range(1, launch.world)), deadline_s, answer=_heard_digest(digest))
     except BaseException:
         door.close()
         raise
@@ -239,8 +272,9 @@ def _come(launch: Launch, ports: list[int], deadline_s: float) -> Met:
     pause_s = _FIRST_PAUSE_S
     while time.monotonic() < deadline_s:
         for port in ports:
+            heard_by_s = deadline_s if len(ports) == 1 else min(deadline_s, time.monotonic() + _HEARD_WITHIN_S)
             try:
-                return _say_hello(launch, (launch.master_addr, port), deadline_s)
+                return _say_hello(launch, (launch.master_addr, port), heard_by_s, deadline_s)
             except (OSError, ValueError) as error:
                 reason = error
         time.sleep(max(0.0, min(pause_s, deadline_s - time.monotonic())))
@@ -248,7 +282,7 @@ def _come(launch: Launch, ports: list[int], deadline_s: float) -> Met:
     raise Late(str(reason))
 
 
-def _say_hello(launch: Launch, place: Place, deadline_s: float) -> Met:
+def _say_hello(launch: Launch, place: Place, heard_by_s: float, deadline_s: float) -> Met:
     digest = digest_of(launch)
     post = socket.create_connection(place, timeout=max(0.01, min(_CONNECT_S, deadline_s - time.monotonic())))
     door = None
@@ -256,6 +290,9 @@ def _say_hello(launch: Launch, place: Place, deadline_s: float) -> Met:
         _tune(post)
         door = Door(_listen_beside(post, spread=launch.local_world < launch.world))
         post.sendall(_HELLO.pack(_HELLO_MAGIC, digest, launch.rank, door.port))
+        heard = _heard_digest(digest)
+        if _read(post, len(heard), heard_by_s) != heard:
+            raise ValueError("who answers there is not rank 0 of this attempt")
         magic, theirs, size = _WELCOME.unpack(_read(post, _WELCOME.size, deadline_s))
         if magic != _WELCOME_MAGIC or theirs != _welcome_digest(digest) or size > _MAX_WELCOME_BYTES:
             raise ValueError("who answers there is not rank 0 of this attempt")
@@ -350,6 +387,10 @@ def _tune(connected: socket.socket) -> None:
 
 def _welcome_digest(digest: bytes) -> bytes:
     return sha256(b"welcome" + digest).digest()
+
+
+def _heard_digest(digest: bytes) -> bytes:
+    return sha256(b"heard" + digest).digest()
 
 
 def _everywhere(family: int) -> str:

@@ -32,7 +32,7 @@ def test_one_worker_undisturbed_killed_stopped_and_with_another_seed(train: Call
     undisturbed = train("undisturbed", DROPOUT="1")
     metrics = undisturbed.shown["metrics"]
     assert {"loss", "accuracy", "val_loss", "val_accuracy"} <= metrics.keys()
-    assert metrics["accuracy"]["last"] > 0.8
+    assert metrics["accuracy"]["last"] > 0.6  # of ten classes, after three epochs
     accounts = undisturbed.shown["accounts"]
     assert all(accounts[name]["mean"] > 0 for name in ("compute", "data_wait", "optimizer"))
     assert_same_training(train("killed", DROPOUT="1", SIGKILL="13:0"), undisturbed)  # amid the second epoch
@@ -50,9 +50,6 @@ def test_one_worker_undisturbed_killed_stopped_and_with_another_seed(train: Call
         ("dataset", "tensorflow", 1, "16:0"),  # after the second epoch's last step
         ("arrays", "torch", 1, "12:0"),
         ("loader", "torch", 1, "12:0"),
-        ("twice", "tensorflow", 1, "26:0"),  # in the second fit, before its first checkpoint: another optimizer's
-        ("twice", "tensorflow", 1, "44:0"),  # in the last epoch of the second fit
-        ("best", "tensorflow", 1, "20:0"),
         ("dataset", "tensorflow", 2, "13:0"),
     ],
 )
@@ -60,10 +57,18 @@ def test_a_killed_worker_is_restarted_and_ends_with_the_undisturbed_weights(
     how: str, backend: str, workers: int, kill: str, train: Callable[..., Any]
 ) -> None:
     settings = {"HOW": how, "KERAS_BACKEND": backend, "DROPOUT": "1", "BATCH": "64" if workers == 1 else "32"}
-    if how == "best":
-        settings |= {"HOW": "arrays", "BEST": "1"}
     undisturbed = train("undisturbed", workers=workers, **settings)
     assert_same_training(train("killed", workers=workers, SIGKILL=kill, **settings), undisturbed)
+
+
+def test_a_second_fit_goes_on_where_it_was_with_its_own_optimizer_and_the_best_weights(
+    train: Callable[..., Any],
+) -> None:
+    settings = {"HOW": "twice", "DROPOUT": "1", "BEST": "1"}
+    undisturbed = train("undisturbed", **settings)
+    # Before the second fit's first checkpoint, where the newest is of the first one's end; and in its last epoch.
+    for kill in ("26:0", "44:0"):
+        assert_same_training(train(f"killed-{kill[:2]}", SIGKILL=kill, **settings), undisturbed)
 
 
 @pytest.mark.parametrize(

@@ -121,6 +121,17 @@ def test_what_only_the_run_asked_for_is_moved_and_what_the_trainer_saves_is_link
     assert [each.step for each in run.events(events.CheckpointSaved)] == [3, 4, 6, 8, 9, 12, 14]
 
 
+def test_what_only_the_run_asked_for_costs_the_trainer_none_of_its_own(attempts: Begin) -> None:
+    run = attempts(SCRIPT)
+    limited = ('save_strategy="steps"', "save_steps=4", "save_total_limit=1")
+    with pytest.raises(RuntimeError, match="as the test asked"):
+        run.train(*limited, "fail_at=8")  # after the run's own of step 6
+    assert [path.name for path in (run.output / "out").iterdir()] == ["checkpoint-4"]
+    trainer = run.train(*limited)
+    assert [path.name for path in (run.output / "out").iterdir()] == ["checkpoint-14"]
+    assert trainer.args.save_total_limit == 1
+
+
 def test_a_checkpoint_that_the_trainer_writes_again_leaves_the_runs_own_alone(attempts: Begin) -> None:
     run = attempts(SCRIPT)
     with pytest.raises(RuntimeError):

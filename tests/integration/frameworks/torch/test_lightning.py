@@ -15,6 +15,7 @@ from gscalar.model import events
 from gscalar.model.accounts import unpack_accounts
 from gscalar.model.spans import SpanKind, unpack_spans
 from gscalar.state.checkpoints import list_checkpoints
+from gscalar.state.home import Home
 
 pytestmark = [
     pytest.mark.torch,
@@ -217,6 +218,19 @@ def test_a_trainer_that_does_not_see_the_launch_is_told(
     with pytest.raises(gscalar.UserError, match="world of 1, and 2 workers") as caught:
         run.train()
     assert caught.value.code == "trainer-world"
+
+
+@pytest.mark.slow
+def test_a_checkpoint_that_rank_0_cannot_write_leaves_no_worker_waiting(two_workers: Any, home: Path) -> None:
+    folder = two_workers(SCRIPT, "full_at=3", "devices=2")
+    ranks = [json.loads((folder / f"rank-{rank}.json").read_text()) for rank in range(2)]
+    assert ranks[0] == ranks[1]
+    assert ranks[0][0] == 8
+    told = (folder / "told.txt").read_text()
+    assert "No space left on device" in told
+    assert "2 attempts" not in told
+    (run,) = (home / "runs").iterdir()
+    assert [each.step for each in list_checkpoints(Home(home).run(run.name).checkpoints)] == [8, 6]
 
 
 @pytest.mark.slow

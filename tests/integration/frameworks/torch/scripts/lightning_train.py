@@ -3,12 +3,13 @@
     lightning_train.py OUTPUT [key=value ...]
 
 Keys are the Trainer's, `width`, and the steps before which there is trouble, once: `fail_at` (an exception),
-`stop_at` (SIGTERM), `die_at` (SIGKILL), `bad_at` (weights that are not a number). Writes the last step and the
-digest of the weights to OUTPUT/rank-RANK.json.
+`stop_at` (SIGTERM), `die_at` (SIGKILL), `bad_at` (weights that are not a number). `full_at` is a step whose checkpoint
+meets a full disk. Writes the last step and the digest of the weights to OUTPUT/rank-RANK.json.
 """
 
 from __future__ import annotations
 
+import errno
 import json
 import os
 import signal
@@ -19,13 +20,14 @@ from typing import Any
 
 import pytorch_lightning as pl
 import torch
+from pytorch_lightning.plugins import TorchCheckpointIO
 from torch import nn
 from torch.utils.data import DataLoader, TensorDataset
 
 import gscalar
 from gscalar.frameworks.torch.storage import weights_digest
 
-WISHES = ("fail_at", "stop_at", "die_at", "bad_at", "width")
+WISHES = ("fail_at", "stop_at", "die_at", "bad_at", "full_at", "width")
 
 
 class Net(pl.LightningModule):
@@ -50,6 +52,18 @@ class Net(pl.LightningModule):
         optimizer = torch.optim.AdamW(self.parameters(), lr=0.02)
         schedule = torch.optim.lr_scheduler.LinearLR(optimizer, 1.0, 0.1, total_iters=14)
         return {"optimizer": optimizer, "lr_scheduler": {"scheduler": schedule, "interval": "step"}}
+
+
+class Disk(TorchCheckpointIO):
+    """Is full at one step."""
+
+    def __init__(self, full_at: int) -> None:
+        self.full_at = full_at
+
+    def save_checkpoint(self, checkpoint: dict[str, Any], path: Any, storage_options: Any = None) -> None:
+        if checkpoint["global_step"] == self.full_at:
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+        super().save_checkpoint(checkpoint, path, storage_options)
 
 
 class Trouble(pl.Callback):
@@ -97,6 +111,7 @@ def train(output: Path, words: list[str]) -> pl.Trainer:
     defaults = {
         "max_epochs": 2, "accelerator": "cpu", "logger": False, "enable_checkpointing": False, "log_every_n_steps": 1,
         "enable_progress_bar": False, "enable_model_summary": False, "default_root_dir": output,
+        "plugins": [Disk(wishes.get("full_at", 0))],
     }  # fmt: skip
     trainer = pl.Trainer(**{**defaults, **values}, callbacks=[gscalar.lightning.callback(), Trouble(wishes, output)])
     module = Net(wishes.get("width", 8))
