@@ -74,8 +74,8 @@ class Ping:
 
     @property
     def half_s(self) -> float:
-        """The offset is wrong by at most this."""
-        return self.round_trip_ns / 2e9 * (1 + _MAX_DRIFT) + _READING_S
+        """The offset is wrong by at most this: the clocks drift apart all the while, at rank 0 too."""
+        return self.round_trip_ns / 2e9 + _MAX_DRIFT * (self.received_ns - self.asked_ns) / 2e9 + _READING_S
 
 
 class _Line(NamedTuple):
