@@ -4,7 +4,8 @@ The script itself refuses such a key too (`gscalar.init`), but only once it runs
 the attempt's job file, and every later resume fails on it.
 
     known      the config that rank 0 of the newest attempt recorded when `gscalar.init` returned
-    declared   the script named keys of that part of the config: some value in it has the origin `script`
+    declared   the script named keys of that part of the config: some value in it has the origin `script`, or the
+               script's start says so of the config as a whole (a job may set every key that the script has)
 
 Only keys that are new to the run count, and only in parts that are declared. An empty mapping takes any keys.
 
@@ -36,7 +37,8 @@ def check_new_keys(folder: RunFolder, before: Mapping[str, Any], now: Mapping[st
     started = _newest_start(folder)
     if started is not None:
         known = started.spec.get("config") or {}
-        raise_all(list(find_strangers(now, before, known, started.origins)))
+        declared = True if started.declares_config else None
+        raise_all(list(find_strangers(now, before, known, started.origins, declared=declared)))
 
 
 def find_strangers(
@@ -45,10 +47,17 @@ def find_strangers(
     known: Mapping[str, Any],
     origins: Mapping[str, str],
     path: tuple[str, ...] = ("config",),
+    *,
+    declared: bool | None = None,
 ) -> Iterator[SpecError]:
-    """Return an error for each key of `now` that is new and unknown, where the script has declared the keys."""
+    """Return an error for each key of `now` that is new and unknown, where the script has declared the keys.
+
+    `declared` says so of this part; None leaves it to the origins.
+    """
     below = dotted(path) + "."
-    if not known or not any(origin == "script" and key.startswith(below) for key, origin in origins.items()):
+    if declared is None:
+        declared = any(origin == "script" and key.startswith(below) for key, origin in origins.items())
+    if not known or not declared:
         return
     for name, value in now.items():
         if name in known:

@@ -139,7 +139,10 @@ class Beat(Event, frozen=True, tag="B"):
 
 
 class WorkerStarted(Event, frozen=True, tag="W"):
-    """A worker knows its job. `spec` and `origins` are those of a `ResolvedSpec`, as plain dicts."""
+    """A worker knows its job. `spec` and `origins` are those of a `ResolvedSpec`, as plain dicts.
+
+    `declares_config` says that the script named keys of its own: origins do not, where the job sets every one.
+    """
 
     time_ns: int
     project: str
@@ -147,6 +150,7 @@ class WorkerStarted(Event, frozen=True, tag="W"):
     spec: dict[str, Any]
     origins: dict[str, str]
     environment: dict[str, Any]
+    declares_config: bool = False
 
 
 class Adopted(Event, frozen=True, tag="A"):

@@ -80,7 +80,15 @@ def open_worker(arguments: Mapping[str, Any], home_argument: str | os.PathLike[s
         for request in ("stop.json", "cancel"):  # those of an attempt before
             (folder.control / request).unlink(missing_ok=True)
         writer.emit(AttemptStarted(attempt, time.time_ns(), launch.world, (os.getpid(),)))
-    started = WorkerStarted(time.time_ns(), resolved.spec.project, name, spec, dict(resolved.origins), environment)
+    started = WorkerStarted(
+        time.time_ns(),
+        resolved.spec.project,
+        name,
+        spec,
+        dict(resolved.origins),
+        environment,
+        declares_config=bool(arguments.get("config")),
+    )
     writer.emit(started)
     return Opened(
         run_id=run_id,

@@ -47,10 +47,13 @@ REQUIRED: Final = (
 # Package, and the extra that installs it (empty: it comes with another one).
 OPTIONAL: Final = {
     "torch": "torch",
-    "tensorflow": "tensorflow",
-    "tensorflow-cpu": "",
-    "keras": "",
+    "tensorflow": "",
+    "tensorflow-cpu": "tensorflow",
+    "keras": "keras",
     "jax": "",
+    "transformers": "huggingface",
+    "pytorch-lightning": "lightning",
+    "nvidia-ml-py": "gpu",
     "scikit-learn": "recipes",
     "fastapi": "server",
 }
@@ -167,6 +170,8 @@ def check_packages() -> Iterator[Check]:
         facts={name: versions.get(name) for name in ("gscalar", *REQUIRED)},
     )
     for name, extra in OPTIONAL.items():
+        if name == "tensorflow-cpu" and "tensorflow" in versions:
+            continue  # the same files for a GPU, which the other would overwrite
         if name in versions or extra:
             yield Check(
                 name=name,

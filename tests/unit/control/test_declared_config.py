@@ -45,6 +45,11 @@ def test_refused(sentence: str) -> None:
     assert {error.code for error in got} <= {"unknown-key"}
 
 
+def test_a_script_that_declares_its_config_refuses_strangers_though_the_job_sets_every_key() -> None:
+    got = list(find_strangers({"lrr": 8, "free": {"b": 1}}, {}, KNOWN, JOB, declared=True))
+    assert [error.what.split("`")[1] for error in got] == ["config.lrr"], "of an inner mapping the origins tell"
+
+
 def config_of(run: RunBuilder, **more: Any) -> dict[str, Any]:
     return {**run.spec["config"], **more}
 

@@ -103,7 +103,7 @@ def test_a_missing_package_is_broken_and_named(monkeypatch: pytest.MonkeyPatch) 
     found = {check.name: check for check in doctor.check_packages()}
     assert found["packages"].state == OK
     assert found["torch"].value == "2.13.0"
-    assert "pip install 'gscalar[tensorflow]'" in found["tensorflow"].value
+    assert "pip install 'gscalar[tensorflow]'" in found["tensorflow-cpu"].value
     del versions["msgspec"]
     broken = next(iter(doctor.check_packages()))
     assert (broken.state, broken.value) == (BROKEN, "msgspec missing")
