@@ -20,12 +20,12 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+from _paired import median_ratio
+
 NUM_LAUNCHES = 4
-NUM_RESAMPLES = 2000
 WARMUP_ROUNDS = 3
 STEPS = 8  # of a fit; the first two find other data in the caches, and are left out
 WIDTH = 768
@@ -93,14 +93,6 @@ def launch(num_rounds: int) -> dict[str, list[float]]:
             raise SystemExit(f"the training failed:\n{done.stderr[-4000:]}")
         measured: dict[str, list[float]] = json.loads(out.read_text())
         return measured
-
-
-def median_ratio(above: Sequence[float], below: Sequence[float]) -> tuple[float, float, float]:
-    """Return the median over rounds of the ratio, and its 95 % interval."""
-    ratios = [a / b for a, b in zip(above, below, strict=True)]
-    rng = random.Random(0)
-    resampled = sorted(statistics.median(rng.choices(ratios, k=len(ratios))) for _ in range(NUM_RESAMPLES))
-    return statistics.median(ratios), resampled[NUM_RESAMPLES // 40], resampled[-NUM_RESAMPLES // 40 - 1]
 
 
 def figure(value: float, unit: str, goal: str | None = None, holds: bool | None = None) -> dict[str, Any]:

@@ -18,15 +18,15 @@ from __future__ import annotations
 import argparse
 import json
 import os
-import random
 import statistics
 import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
+
+from _paired import median_ratio
 
 from gscalar.model.events import Header
 from gscalar.model.spans import CollectiveKind, SpanKind
@@ -38,7 +38,6 @@ from gscalar.runtime.timing import Timing
 from gscalar.state.records import RecordWriter
 
 SCRIPT = Path(__file__).with_name("_overhead_script.py")
-NUM_RESAMPLES = 2000
 NUM_LAUNCHES = 12
 MOST_OVER_AA = 0.01
 MOST_UPPER = 1.02
@@ -70,14 +69,6 @@ def train(num_rounds: int, rotation: int) -> dict[str, Any]:
             raise SystemExit(f"the training failed:\n{done.stderr[-4000:]}")
         measured: dict[str, Any] = json.loads(out.read_text())
         return measured
-
-
-def median_ratio(above: Sequence[float], below: Sequence[float]) -> tuple[float, float, float]:
-    """Return the median over rounds of the ratio, and its 95 % interval."""
-    ratios = [a / b for a, b in zip(above, below, strict=True)]
-    rng = random.Random(0)
-    resampled = sorted(statistics.median(rng.choices(ratios, k=len(ratios))) for _ in range(NUM_RESAMPLES))
-    return statistics.median(ratios), resampled[NUM_RESAMPLES // 40], resampled[-NUM_RESAMPLES // 40 - 1]
 
 
 def direct_costs_us(num_steps: int = 5000) -> dict[str, float]:

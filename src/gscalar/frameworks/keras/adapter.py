@@ -69,7 +69,18 @@ class KerasFramework:
         number: int = 0,
         global_batch: int | None = None,
     ) -> Feed:
-        """Return the feed of arrays, a `PyDataset`, a `tf.data.Dataset` or any iterable of batches."""
+        """Return the feed of arrays, a `PyDataset`, a `tf.data.Dataset` or any iterable of batches.
+
+        Raises:
+            UserError: `unsupported-object`, for data that shards itself.
+        """
+        if sharded:
+            raise UserError(
+                code="unsupported-object",
+                what="Data that shards itself over the workers is not supported with Keras.",
+                value=type(data).__name__,
+                next_step="Give every worker the whole data, without sharded=True; each takes its share of it.",
+            )
         place = FeedPlace(launch, seed, number, global_batch)
         in_fit = isinstance(data, InFit)
         known = data.data if in_fit else _recognised(data)

@@ -239,6 +239,16 @@ def test_an_embedding_trains_in_a_loop_that_accumulates(home: Path) -> None:
     assert ((model.get_weights()[0] - before) != 0).any(axis=1).tolist() == [True] * 5 + [False] * 5
 
 
+def test_data_that_shards_itself(run: Any) -> None:
+    import gscalar
+    import gscalar.keras
+
+    _, data = run.prepare(dense(), gscalar.keras.arrays(X, Y))
+    with pytest.raises(gscalar.UserError) as caught:
+        run.batches(data, sharded=True)
+    assert caught.value.code == "unsupported-object"
+
+
 def test_clipping_looks_at_gradients_without_the_scale_of_float16(home: Path) -> None:
     import keras
 
