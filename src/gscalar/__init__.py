@@ -111,6 +111,10 @@ def _loaded_framework() -> Framework | None:
         from gscalar.frameworks.keras.adapter import KerasFramework
 
         return KerasFramework()
+    if "torch" not in sys.modules and "tensorflow" in sys.modules:
+        from gscalar.frameworks.keras.adapter import KerasFramework
+
+        return KerasFramework()
     if "torch" in sys.modules:
         from gscalar.frameworks.torch.adapter import TorchFramework
 

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from typing import Any
 
-from gscalar.base.errors import EnvironmentProblem
+from gscalar.base.errors import EnvironmentProblem, UserError
 from gscalar.runtime.session import Run, current_run, open_run
 
-__all__ = ["arrays", "callback", "taped"]
+__all__ = ["applied", "arrays", "async_steps", "callback", "distribute", "taped"]
 
 
 def callback(run: Run | None = None) -> Any:
@@ -49,9 +50,71 @@ def taped(loss: Any, tape: Any) -> Any:
     return Taped(loss, tape)
 
 
-def _check_installed() -> None:
+def distribute(run: Run | None = None) -> Any:
+    """Return the tf.distribute strategy of the job's plan, with TF_CONFIG set for it; every process calls it, once.
+
+    With `plan.sync.kind: allreduce` it is a MultiWorkerMirroredStrategy over all workers. With `parameter_servers` it
+    is a ParameterServerStrategy, and only in the chief: in workers and parameter servers the call serves the chief,
+    and ends the process when the chief's training ends.
+
+    Call it before TensorFlow makes its first tensor, and `run.prepare` inside `strategy.scope()`. `run` is by default
+    the one that `gscalar.init` gave this process, or a new one.
+
+    Raises:
+        UserError: `one-worker`, `distribute-late`.
+        EnvironmentProblem: `package-missing`.
+    """
+    _check_installed("tensorflow")
+    from gscalar.frameworks.keras.adapter import KerasFramework
+    from gscalar.frameworks.keras.distribution import strategy_of
+
+    framework = KerasFramework()
+    return strategy_of(run or current_run() or open_run({}, None, None, lambda objects: framework, lambda: framework))
+
+
+def applied(loss: Any) -> Any:
+    """Return the loss of a step whose optimizer has moved already, for `run.step`: a strategy moves it by itself.
+
+    The step is recorded, checkpointed and counted as any other; the gradients are the strategy's own affair.
+    """
+    _check_installed()
+    from gscalar.frameworks.keras.applied import Applied
+
+    return Applied(loss)
+
+
+def async_steps(coordinator: Any, function: Any, *args: Any, steps: int, run: Run | None = None) -> Iterator[Any]:
+    """Yield the results of `function(*args)` on the workers of a ClusterCoordinator, until the run has taken `steps`.
+
+    The function takes one training step and returns its loss, or a tuple that begins with it. Two calls a worker are
+    always under way, and each result is one step of the run; no call is under way while a checkpoint is taken. A
+    resumed run goes on with the number of steps that its checkpoint has.
+
+    Raises:
+        UserError: `not-prepared`, `plan-unsupported`.
+    """
+    _check_installed("tensorflow")
+    from gscalar.frameworks.keras.distribution import AsyncSteps
+
+    opened = run or current_run()
+    if opened is None:
+        raise UserError(
+            code="not-prepared",
+            what="There is no run in this process, or it has ended.",
+            next_step="Call run = gscalar.init(...), gscalar.keras.distribute() and run.prepare(model, optimizer) first.",
+        )
+    return AsyncSteps(opened, coordinator, function, args).take(steps)
+
+
+def _check_installed(package: str = "keras") -> None:
     from importlib.util import find_spec
 
+    if package == "tensorflow" and find_spec("tensorflow") is None:
+        raise EnvironmentProblem(
+            code="package-missing",
+            what="TensorFlow is not installed, and tf.distribute is a part of it.",
+            next_step="pip install 'gscalar[tensorflow]'.",
+        )
     if find_spec("keras") is None:
         raise EnvironmentProblem(
             code="package-missing",

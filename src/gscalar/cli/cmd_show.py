@@ -24,6 +24,7 @@ from gscalar.cli.costs import (
 )
 from gscalar.cli.reading import lasted, local_time, make_console, number_text, print_table, status_text
 from gscalar.cli.references import load_runs
+from gscalar.model.roles import describe_gang
 from gscalar.views.show import describe_whole
 
 
@@ -108,7 +109,7 @@ def facts(run: dict[str, Any]) -> list[tuple[str, str]]:
         ("created", local_time(run["created"])),
         ("took" if run["ended"] else "going for", took),
         ("steps", ", ".join(done)),
-        ("world", str(run["world"])),
+        ("world", _world(run)),
         ("throughput", ", ".join(rates)),
         ("clocks", clock_line(run["clocks"])),
         ("folder", run["folder"]),
@@ -168,6 +169,12 @@ def value_text(spec: dict[str, Any], key: str) -> str:
         head, _, rest = rest.partition(".")
         value = value.get(head) if isinstance(value, dict) else None
     return str(value)
+
+
+def _world(run: dict[str, Any]) -> str:
+    """Return the number of processes, and what they are where not all are workers."""
+    roles = run["attempts"][-1]["roles"] if run["attempts"] else {}
+    return f"{run['world']} ({describe_gang(roles)})" if len(roles) > 1 else str(run["world"])
 
 
 def attempts(run: dict[str, Any]) -> list[list[str]]:

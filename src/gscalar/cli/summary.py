@@ -13,6 +13,7 @@ from gscalar.base.units import format_bytes, format_count, format_duration
 from gscalar.cli.costs import account_word, costliest, lost_parts, percent
 from gscalar.control.indexer import refresh
 from gscalar.control.supervisor import Outcome
+from gscalar.model.roles import describe_gang
 from gscalar.model.status import Exit, Status
 from gscalar.state.catalog import open_catalog
 from gscalar.state.home import Home
@@ -49,9 +50,8 @@ def describe_run(shown: Mapping[str, Any]) -> Iterator[str]:
     yield ""
     yield f"run {shown['id']} ({shown['name']}) {shown['status']}{_duration(shown)}"
     if attempts:
-        world = attempts[-1]["world"]
-        text = f"{world} worker{'s' if world != 1 else ''}, {len(attempts)} attempt{'s' if len(attempts) != 1 else ''}"
-        yield _row("workers", text)
+        gang = describe_gang(attempts[-1]["roles"])
+        yield _row("workers", f"{gang}, {len(attempts)} attempt{'s' if len(attempts) != 1 else ''}")
     if shown["steps"]:
         tokens = f", {format_count(shown['tokens'])} tokens" if shown["tokens"] else ""
         yield _row("steps", f"{shown['steps']}{tokens}")

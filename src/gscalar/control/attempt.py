@@ -27,6 +27,7 @@ from gscalar.control.output import OutputHold, OutputTail, read_log_tail
 from gscalar.control.requests import StopDesk
 from gscalar.control.watch import GangWatch, Remarkable
 from gscalar.model import events
+from gscalar.model.roles import num_processes
 from gscalar.model.sink import Sink
 from gscalar.model.spec import JobSpec
 from gscalar.model.status import Exit, FailureClass
@@ -85,7 +86,7 @@ class Attempt:
         self._sink = sink
         self._display = display
         self._desk = desk
-        self._workers = job.spec.workers
+        self._workers = num_processes(job.spec)
         self._watch = GangWatch(job.folder, index, self._workers)
         self._output = OutputTail(job.folder.worker_log(index, 0))
         self._hold = OutputHold()

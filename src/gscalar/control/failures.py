@@ -28,10 +28,13 @@ from gscalar.model.status import Exit, FailureClass
 
 _BROKEN_COLLECTIVE: Final = re.compile(
     r"Connection (closed|reset) by (peer|remote peer)|\[.*gloo/|gloo::|NCCL|ncclRemoteError|recvValue failed"
-    r"|Broken pipe|Socket Timeout|Timed out waiting \d+ms|monitoredBarrier|wait timeout after \d+ms",
+    r"|Broken pipe|Socket Timeout|Collective ops is aborted by|Timed out waiting \d+ms|monitoredBarrier|wait timeout after \d+ms",
 )
-_BROKEN_KINDS: Final = frozenset({"DistBackendError", "DistNetworkError", "DistStoreError"})
-_PORT_TAKEN: Final = re.compile(r"EADDRINUSE|[Aa]ddress already in use")
+# Of torch.distributed, and TensorFlow's where a process of its cluster is gone.
+_BROKEN_KINDS: Final = frozenset(
+    {"DistBackendError", "DistNetworkError", "DistStoreError", "UnavailableError", "AbortedError"}
+)
+_PORT_TAKEN: Final = re.compile(r"EADDRINUSE|[Aa]ddress already in use|Could not start gRPC server")
 _MEMORY_KINDS: Final = frozenset({"MemoryError", "OutOfMemoryError", "ResourceExhaustedError"})
 _MEMORY_TEXT: Final = re.compile(r"out of memory|can't allocate memory|Cannot allocate memory", re.IGNORECASE)
 _CHILD_KILLED: Final = re.compile(r"killed by signal: Killed")
@@ -159,7 +162,7 @@ def _signalled(evidence: RankEvidence, worker_exit: WorkerExit, signum: int) -> 
 def _refine(failure: Failure, worker_exit: WorkerExit | None) -> Failure:
     """Give an exception its class: not all that leaves a script is the script's fault."""
     text = failure.message
-    if _PORT_TAKEN.search(text) and failure.kind in {*_BROKEN_KINDS, "OSError", "RuntimeError"} and not failure.step:
+    if _PORT_TAKEN.search(text) and failure.kind in {*_BROKEN_KINDS, "OSError", "RuntimeError", "UnknownError"} and not failure.step:
         return structs.replace(failure, failure_class=FailureClass.LOST)
     if failure.kind in _MEMORY_KINDS or (
         failure.kind in ("RuntimeError", "OSError", "AcceleratorError") and _MEMORY_TEXT.search(text)

@@ -33,6 +33,7 @@ from gscalar.control.signals import StopSignals
 from gscalar.control.stopping import GRACE_S
 from gscalar.control.supervisor import Outcome, supervise
 from gscalar.model.parsing import from_plain, to_plain
+from gscalar.model.roles import num_processes
 from gscalar.model.spec import JobSpec, ResolvedSpec
 from gscalar.state.catalog import open_catalog
 from gscalar.state.files import write_atomic
@@ -154,7 +155,7 @@ def _check_fixed(before: ResolvedSpec, now: ResolvedSpec) -> None:
 
 
 def _supervise(job: Job, index: int, engine: Engine, display: Display) -> Outcome:
-    header = own_header(job.run, "supervisor", attempt=index, world=job.spec.workers)
+    header = own_header(job.run, "supervisor", attempt=index, world=num_processes(job.spec))
     with _disk_errors(job.home):
         writer = RecordWriter(job.folder.supervisor_record(index), header)
     # The index outlives the record's last event, so that it ends with the run.

@@ -19,6 +19,7 @@ from gscalar.control.engine import Engine
 from gscalar.control.requests import StopDesk
 from gscalar.control.restarts import FailedAttempt, RestartPolicy, decide, same_error
 from gscalar.model import events
+from gscalar.model.roles import count_roles, describe_gang, describe_rank, num_processes
 from gscalar.model.sink import Sink
 from gscalar.model.status import Exit, FailureClass, Status
 
@@ -114,14 +115,13 @@ def _end(
 
 
 def _started(job: Job, index: int) -> str:
-    workers = job.spec.workers
-    return f"run {job.run}, attempt {index}: {workers} worker{'s' if workers != 1 else ''}"
+    return f"run {job.run}, attempt {index}: {describe_gang(count_roles(job.spec))}"
 
 
 def _failed(failure: events.Failure, job: Job, *, again: bool) -> Notice:
     """Return what is said of a failure; its traceback only if the attempt before did not have the same."""
     word = _CLASS_WORDS[FailureClass(failure.failure_class)]
-    who = f"rank {failure.rank}" if job.spec.workers > 1 else "the worker"
+    who = describe_rank(job.spec, failure.rank) if num_processes(job.spec) > 1 else "the worker"
     where = f" after step {failure.step}" if failure.step else ""
     what = failure.message
     if failure.failure_class == FailureClass.USER_ERROR and failure.kind not in ("exit", "SystemExit"):

@@ -49,6 +49,20 @@ class AllReduce:
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
+class ParameterServers:
+    """Asynchronous data parallel of TensorFlow: workers read and write variables that servers hold.
+
+    A gang then has a chief, `workers` workers and `servers` parameter servers (`gscalar.model.roles`).
+    """
+
+    kind: Literal["parameter_servers"] = key("parameter_servers", doc="Workers do not wait for one another.")
+    servers: int = key(1, doc="Processes that hold the variables, beside the workers and a chief.", at_least=1)
+
+
+Sync = AllReduce | ParameterServers
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
 class ConstantSchedule:
     """The base rate after an optional linear warm-up."""
 
@@ -125,7 +139,7 @@ class Plan:
     precision: Literal["fp32", "bf16"] = key("fp32", doc="fp32, or bf16 autocast in forward.")
     clip_norm: float | None = key(None, doc="Clip gradients to this global norm.", above=0)
     schedule: Schedule | None = key(None, doc="The learning rate as a function of the optimizer step.")
-    sync: AllReduce = key(factory=AllReduce, doc="How workers agree on a step.")
+    sync: Sync = key(factory=AllReduce, doc="How workers agree on the weights.")
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

@@ -5,7 +5,8 @@ The loop is the trainer's, the steps are the run's: unlike a follower, which onl
 
 from __future__ import annotations
 
-from collections.abc import Generator
+from collections.abc import Generator, Iterator
+from contextlib import contextmanager
 from typing import Any, cast
 
 from gscalar.model.spans import SpanKind
@@ -34,6 +35,49 @@ class Driver:
     def batches(self, data: Any, *, epochs: int | None, steps: int | None) -> Generator[Any, None, None]:
         """Return `run.batches`, which may be closed before its end."""
         return cast("Generator[Any, None, None]", self.run.batches(data, epochs=epochs, steps=steps))
+
+    @contextmanager
+    def looping(self) -> Iterator[None]:
+        """Be in a loop that takes `run.step` and crosses its borders itself: a stop waits for the next of them."""
+        run, training = self.run, self._training()
+        training.saving.ready_random(run.state, run.seed, run._spec.deterministic)
+        run._exits.in_loop = True
+        run._timing.start()
+        try:
+            yield
+        finally:
+            run._exits.in_loop = False
+            training.saving.checkpointer.wait()
+
+    @property
+    def border_wanted(self) -> bool:
+        """Whether the step that is done ends with a checkpoint or a stop."""
+        training = self._training()
+        agreed = training.agreement
+        if agreed is None:
+            return False
+        return agreed.checkpoint or agreed.stop or training.saving.checkpointer.due_by_step(self.run.state.step)
+
+    def cross_border(self) -> None:
+        """Save at the step that is done, and stop there where that was asked for."""
+        self.run._timing.resume()
+        self.run._cross_border(self._training(), save=True)
+        self.run._timing.yield_to_script()
+
+    @contextmanager
+    def waiting_for_others(self) -> Iterator[None]:
+        """Time what is inside as a wait for what other processes compute."""
+        timing = self.run._timing
+        timing.resume()
+        waiting = timing.clock.begin(SpanKind.COMMUNICATION)
+        try:
+            yield
+        finally:
+            timing.clock.end(waiting)
+            timing.yield_to_script()
+
+    def _training(self) -> Any:
+        return self.run._trained("step")
 
     def begin_evaluation(self) -> None:
         """Keep what follows out of the step's accounts."""

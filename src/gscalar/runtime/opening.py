@@ -25,6 +25,7 @@ from gscalar.base.errors import EnvironmentProblem
 from gscalar.base.ids import new_id
 from gscalar.model.events import AttemptStarted, Header, WorkerStarted
 from gscalar.model.parsing import from_plain, load_environment, merge_script_arguments, to_plain
+from gscalar.model.roles import num_helpers, num_processes
 from gscalar.model.spec import ResolvedSpec
 from gscalar.observation.environment import capture_environment
 from gscalar.observation.secrets import redact_spec
@@ -39,7 +40,8 @@ class Opened:
     """A run that is open for this worker."""
 
     run_id: str
-    launch: Launch
+    gang: Launch  # this process among all of the attempt
+    launch: Launch  # and among those that run the loop: the chief of parameter servers is alone there
     folder: RunFolder
     resolved: ResolvedSpec
     name: str
@@ -56,30 +58,33 @@ def open_worker(arguments: Mapping[str, Any], home_argument: str | os.PathLike[s
         EnvironmentProblem: `home-not-writable`, `launcher-unclear`.
         UserError: an argument that no spec would take.
     """
-    launch = _own_launch(read_launch(os.environ, script=sys.argv[0]))
+    launch = gang = _own_launch(read_launch(os.environ, script=sys.argv[0]))
     supervised = launch.launcher == "gscalar"
     home = open_home(launch.home or home_argument)
     job = _read_job(launch.job_file)
     known = ResolvedSpec(spec=from_plain(job["spec"]), origins=job["origins"]) if job else load_environment(os.environ)
     resolved = merge_script_arguments(known, arguments)
-    if not supervised and launch.world != resolved.spec.workers:
+    if not supervised and launch.world != num_processes(resolved.spec):
         # What the launcher started is what a later `--resume` starts.
-        workers = dataclasses.replace(resolved.spec, workers=launch.world)
+        num_workers = max(1, launch.world - num_helpers(resolved.spec))
+        workers = dataclasses.replace(resolved.spec, workers=num_workers)
         resolved = ResolvedSpec(spec=workers, origins={**resolved.origins, "workers": "launcher"})
-    run_id, attempt = _identify(launch, home.runs)
+    if num_helpers(resolved.spec) and launch.rank == 0:
+        launch = dataclasses.replace(launch, world=1, local_world=1)
+    run_id, attempt = _identify(gang, home.runs)
     folder = home.run(run_id)
     folder.create()
     name = resolved.spec.name or (job["name"] if job else Path(sys.argv[0] or "python").stem)
     if job is None and launch.rank == 0 and not folder.job_file.exists():
         _write_job(folder, run_id, name, resolved)
-    header = own_header(run_id, "worker", attempt=attempt, rank=launch.rank, world=launch.world)
+    header = own_header(run_id, "worker", attempt=attempt, rank=gang.rank, world=gang.world)
     writer = RecordWriter(folder.worker_record(attempt, launch.rank), header)
     spec = redact_spec(to_plain(resolved.spec))
     environment = capture_environment(os.environ, Path.cwd(), sys.argv)
     if not supervised and launch.rank == 0:
         for request in ("stop.json", "cancel"):  # those of an attempt before
             (folder.control / request).unlink(missing_ok=True)
-        writer.emit(AttemptStarted(attempt, time.time_ns(), launch.world, (os.getpid(),)))
+        writer.emit(AttemptStarted(attempt, time.time_ns(), gang.world, (os.getpid(),)))
     started = WorkerStarted(
         time.time_ns(),
         resolved.spec.project,
@@ -92,6 +97,7 @@ def open_worker(arguments: Mapping[str, Any], home_argument: str | os.PathLike[s
     writer.emit(started)
     return Opened(
         run_id=run_id,
+        gang=gang,
         launch=launch,
         folder=folder,
         resolved=resolved,

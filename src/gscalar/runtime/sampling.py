@@ -24,7 +24,7 @@ _LOOKS_FOR_OTHERS: Final = 120
 
 def start_sampling(opened: Opened) -> Callable[[], None]:
     """Sample this host from now on, where that is this worker's part; return how to stop."""
-    if opened.supervised or opened.launch.local_rank != 0:
+    if opened.supervised or opened.gang.local_rank != 0:
         return lambda: None
     return sample_hardware(opened.writer, HostWorkers(opened).find)
 
@@ -33,7 +33,7 @@ class HostWorkers:
     """The processes of this launch on this host, by rank. Found bit by bit: others may start later."""
 
     def __init__(self, opened: Opened) -> None:
-        launch = opened.launch
+        launch = opened.gang
         self._found = {launch.rank: os.getpid()}
         self._missing = {
             rank: opened.folder.worker_record(opened.attempt, rank)

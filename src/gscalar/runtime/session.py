@@ -104,6 +104,7 @@ class Run:
                 what="run.prepare was given models or optimizers a second time.",
                 next_step="Give all models, optimizers and schedules in one call of run.prepare(...).",
             )
+        self._worker.check_distributed()
         framework, group, spec = self._worker.framework_for(objects), self._worker.connected(), self._spec
         tools, recording = framework.tools(), self._recording
         recording.beat("prepare", now=True)
@@ -366,13 +367,13 @@ class Run:
         """Whether the run has ended for this worker: finished, stopped or failed."""
         return self._worker.closed
 
-    def _cross_border(self, training: _Training) -> None:
+    def _cross_border(self, training: _Training, *, save: bool = False) -> None:
         """Act on what all ranks agreed at the step that is done: save, stop."""
         agreement, training.agreement = training.agreement, None
         if agreement is None:
             return
         saving = training.saving
-        if agreement.checkpoint or agreement.stop or saving.checkpointer.due_by_step(self.state.step):
+        if save or agreement.checkpoint or agreement.stop or saving.checkpointer.due_by_step(self.state.step):
             self._worker.checkpoint_asked = False
             span = self._timing.clock.begin(SpanKind.CHECKPOINT, self.state.step)
             saving.save(self.state)
@@ -434,6 +435,7 @@ def follow(run: Run, name: str) -> Follower:
             what=f"The run trains already, and cannot follow a {name} trainer too.",
             next_step="Open one run for each training: run.finish(), then gscalar.init(...).",
         )
+    run._worker.check_distributed()
     if run._follower is None:
         run._follower = Follower(run._worker, name)
     return run._follower

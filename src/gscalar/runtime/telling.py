@@ -11,6 +11,7 @@ import os
 import sys
 from typing import Final
 
+from gscalar.model.roles import count_roles, describe_gang
 from gscalar.runtime.opening import Opened
 
 _MOST_REPEATS: Final = 3
@@ -26,8 +27,8 @@ class Telling:
 
     def begun(self) -> None:
         """Say which run this is and where its record is."""
-        world = self._opened.launch.world
-        workers = f", {world} workers" if world > 1 else ""
+        counts = count_roles(self._opened.resolved.spec)
+        workers = f", {describe_gang(counts)}" if self._opened.gang.world > 1 else ""
         self.say(f"run {self._opened.run_id} ({self._opened.name}), attempt {self._opened.attempt}{workers}")
         self.say(f"record {self._opened.folder.path}")
 

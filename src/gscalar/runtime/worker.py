@@ -11,7 +11,9 @@ import time
 from collections.abc import Callable, Sequence
 from typing import Any, NoReturn
 
+from gscalar.base.errors import UserError
 from gscalar.model.events import StopAcknowledged
+from gscalar.model.roles import num_helpers
 from gscalar.model.status import Exit
 from gscalar.runtime.checkpointing import Checkpointer
 from gscalar.runtime.clock_sync import start_clock_sync
@@ -48,6 +50,7 @@ class Worker:
         self.timing = Timing()
         self.recording = Recording(opened.writer, opened.launch.rank)
         self.checkpoint_asked = False
+        self.distributed = False  # whether the script has taken its place in a gang with other roles
         self.settle: Callable[[], None] = _nothing_written
         self.conclude: Callable[[], dict[str, str]] = dict
         self.explain: Callable[[BaseException], None] = lambda error: None
@@ -55,7 +58,7 @@ class Worker:
         self._framework: Framework | None = None
         self._group: Group | None = None
         self._end = RunEnd(opened)
-        self._end.before_close.append(start_sampling(opened))
+        self.before_close(start_sampling(opened))
         self._telling = Telling(opened)
         self._telling.begun()
         self.recording.on_warning = self._telling.warn
@@ -66,6 +69,29 @@ class Worker:
     def closed(self) -> bool:
         """Whether the run has ended for this worker."""
         return self._end.closed
+
+    @property
+    def status(self) -> str:
+        """How the run stands: `running`, or how it has ended as far as this worker knows."""
+        return self._end.status
+
+    def before_close(self, act: Callable[[], None]) -> None:
+        """Call this once when the run ends here, however it ends, while the record is still open."""
+        self._end.before_close.append(act)
+
+    def check_distributed(self) -> None:
+        """Raise where the plan needs a place that the script has not taken.
+
+        Raises:
+            UserError: `not-distributed`.
+        """
+        if num_helpers(self.spec) and not self.distributed:
+            raise UserError(
+                code="not-distributed",
+                what="The plan trains with parameter servers, and the script has not asked for its part in that.",
+                value=f"plan.sync.kind={self.spec.plan.sync.kind}",
+                next_step="Call strategy = gscalar.keras.distribute() first, or set plan.sync.kind=allreduce.",
+            )
 
     @property
     def device(self) -> Any:
@@ -80,12 +106,19 @@ class Worker:
     def framework_for(self, objects: Sequence[Any]) -> Framework:
         """Return the framework in use: the first one whose objects were seen."""
         if self._framework is None:
-            self._framework = framework = self._compose(objects)
-            tools = framework.tools()
-            self._end.is_peer_loss = tools.is_peer_loss
-            self.recording.scalar = tools.scalar
-            self.recording.on_host = getattr(self.device, "type", "cpu") == "cpu"
+            self.use(self._compose(objects))
+        assert self._framework is not None
         return self._framework
+
+    def use(self, framework: Framework) -> None:
+        """Train with this framework, unless one is in use."""
+        if self._framework is not None:
+            return
+        self._framework = framework
+        tools = framework.tools()
+        self._end.is_peer_loss = tools.is_peer_loss
+        self.recording.scalar = tools.scalar
+        self.recording.on_host = getattr(self.device, "type", "cpu") == "cpu"
 
     def connected(self) -> Group:
         """Return the ranks of this launch; the first call is a collective."""
@@ -95,7 +128,7 @@ class Worker:
             launch = self.opened.launch
             connected = self.framework_for(()).connect(launch, timeout_s)
             self._group = sum_in_memory(connected, launch, timeout_s)
-            self._end.before_close.append(start_clock_sync(self._group, launch, self.recording.writer))
+            self.before_close(start_clock_sync(self._group, launch, self.recording.writer))
         return self._group
 
     def checkpointer(self) -> Checkpointer:

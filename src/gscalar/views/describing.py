@@ -6,9 +6,11 @@ may come, none goes or changes its meaning.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from datetime import UTC, datetime
 from typing import Any
 
+from gscalar.model.roles import count_plain_roles
 from gscalar.state.catalog.rows import AttemptRow, CheckpointRow, FailureRow, NoteRow, RunSummary
 from gscalar.state.home import Home, RunFolder
 
@@ -27,7 +29,7 @@ def describe_run(home: Home, run: RunSummary) -> dict[str, Any]:
         "tags": run.tags,
         "steps": run.steps,
         "tokens": whole(run.tokens),
-        "attempts": [_attempt(each) for each in run.attempts],
+        "attempts": [_attempt(each, run.spec) for each in run.attempts],
         "metrics": {
             name: {"last": each.last, "min": each.min, "max": each.max, "count": each.count}
             for name, each in run.metrics.items()
@@ -81,7 +83,7 @@ def _clocks(told: dict[str, dict[str, Any]]) -> dict[str, dict[str, Any]]:
     }
 
 
-def _attempt(row: AttemptRow) -> dict[str, Any]:
+def _attempt(row: AttemptRow, spec: Mapping[str, Any]) -> dict[str, Any]:
     return {
         "index": row.attempt,
         "started": iso_time(row.started_ns),
@@ -89,6 +91,7 @@ def _attempt(row: AttemptRow) -> dict[str, Any]:
         "outcome": row.outcome,
         "failure": row.failure,
         "world": row.world,
+        "roles": count_plain_roles(spec, row.world),
         "from_step": row.from_step,
     }
 

@@ -41,7 +41,7 @@ def ending(tmp_path: Path) -> Make:
         folder.create()
         launch = Launch(launcher="torchrun", identity="test", rank=rank, world=2, local_world=2, local_rank=rank)
         opened = Opened(
-            run_id="run", launch=launch, folder=folder, resolved=load_environment({}), name="run",
+            run_id="run", gang=launch, launch=launch, folder=folder, resolved=load_environment({}), name="run",
             writer=kept, attempt=3, supervised=supervised,  # type: ignore[arg-type]
         )  # fmt: skip
         end = RunEnd(opened)

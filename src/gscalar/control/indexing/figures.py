@@ -9,6 +9,7 @@ from typing import Any
 from gscalar.control.indexing.readings import FileReading, Readings, Workers
 from gscalar.model import events
 from gscalar.model.flops import mfu
+from gscalar.model.roles import count_plain_roles
 from gscalar.state.catalog.rows import AttemptRow, CheckpointRow, MetricSummary, NoteRow
 
 
@@ -44,7 +45,7 @@ def throughput(newest: FileReading | None, spec: Mapping[str, Any]) -> dict[str,
         found["samples_per_s"] = newest.timed_samples / newest.timed_s
     if newest.timed_tokens > 0:
         found["tokens_per_s"] = newest.timed_tokens / newest.timed_s
-    utilization = mfu(spec.get("flops"), found, newest.header.world)
+    utilization = mfu(spec.get("flops"), found, count_plain_roles(spec, newest.header.world)["worker"])
     return found if utilization is None else found | {"mfu": utilization}
 
 

@@ -9,6 +9,7 @@ import keras
 import numpy as np
 
 from gscalar.base.errors import UserError
+from gscalar.frameworks.keras.applied import Applied
 from gscalar.frameworks.keras.backend import backend_name, backend_version, to_host
 from gscalar.frameworks.keras.capture import Differentiated
 from gscalar.frameworks.keras.data import Arrays, BatchList, FeedPlace, InFit, ListedFeed, Stream, StreamFeed
@@ -45,7 +46,7 @@ class KerasFramework:
         """
         backend_name()
         _check(objects)
-        trainee = KerasTrainee(objects, self._group, launch.world, scheduled=plan.schedule is not None)
+        trainee = KerasTrainee(objects, self._group, launch.world, plan)
         if launch.world > 1:
             trainee.take_from_first(launch.rank)
         model = trainee.model
@@ -143,7 +144,7 @@ def _is_data(item: Any) -> bool:
 
 
 def _scalar(value: Any) -> Callable[[], float]:
-    if isinstance(value, Differentiated | Taped):
+    if isinstance(value, Applied | Differentiated | Taped):
         value = value.loss
     if isinstance(value, str):
         raise TypeError(f"a number is wanted, not {value!r}")

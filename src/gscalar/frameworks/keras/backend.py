@@ -5,6 +5,7 @@ TensorFlow or PyTorch is imported only where it is the backend that Keras itself
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -54,6 +55,13 @@ def compiled(function: Callable[..., Any], model: Any) -> Callable[..., Any]:
         graph: Callable[..., Any] = tf.function(function, reduce_retracing=True, jit_compile=bool(model.jit_compile))
         return graph
     return function
+
+
+def scope_of(model: Any) -> contextlib.AbstractContextManager[Any]:
+    """Return the scope in which variables of this model are made: that of its strategy, if it has one."""
+    strategy = getattr(model, "distribute_strategy", None)
+    scope: contextlib.AbstractContextManager[Any] = contextlib.nullcontext() if strategy is None else strategy.scope()
+    return scope
 
 
 def applied(optimizer: Any, gradients: Sequence[Any], variables: Sequence[Any]) -> None:

@@ -6,20 +6,26 @@ or micro-steps, a weight, a clipped norm.
 
 from __future__ import annotations
 
+import math
+import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Final
 
 import keras
 import numpy as np
 
 from gscalar.base.errors import TrainingError, UserError
-from gscalar.frameworks.keras.backend import Array, applied, compiled, gradients_of, to_host, to_tensor
+from gscalar.frameworks.keras.applied import Applied, check_plan
+from gscalar.frameworks.keras.backend import Array, applied, compiled, gradients_of, scope_of, to_host, to_tensor
 from gscalar.frameworks.keras.capture import Differentiated, TrainStep, dense
 from gscalar.model.spans import CollectiveKind
+from gscalar.model.spec import Plan
 from gscalar.observation.collectives import GRADIENTS, CollectiveLedger
 from gscalar.runtime.framework import Snapshot, Update
 from gscalar.runtime.host_group import HostGroup
+
+_LOOK_AT_RATE_EVERY_S: Final = 1.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,7 +42,7 @@ class Taped:
 class KerasTrainee:
     """A model and the optimizer that moves it."""
 
-    def __init__(self, objects: Sequence[Any], group: HostGroup | None, world: int, *, scheduled: bool = False) -> None:
+    def __init__(self, objects: Sequence[Any], group: HostGroup | None, world: int, plan: Plan) -> None:
         self.objects = tuple(objects)
         (self.model,) = (item for item in objects if isinstance(item, keras.Model))
         given = [item for item in objects if isinstance(item, keras.optimizers.Optimizer)]
@@ -48,8 +54,10 @@ class KerasTrainee:
         self._group = group
         self._world = world
         self._border = True
+        self._rate, self._rate_seen_s = 0.0, -math.inf
+        self._has_moved = False  # whether the open step's optimizer was moved by the script's strategy
         self._gradients: list[Any] = []  # of the open step: tensors, arrays, or None
-        self._scheduled = scheduled  # by the plan
+        self._plan = plan
         self._optimizer: Any = None  # that of `_base_lr`
         self._base_lr = 0.0
         self._restored: Snapshot | None = None
@@ -66,10 +74,11 @@ class KerasTrainee:
         """Build the optimizer, and take the rate of one that was not seen before for the script's own."""
         optimizer = self.optimizer
         if not optimizer.built:
-            optimizer.build(self.model.trainable_variables)
+            with scope_of(self.model):
+                optimizer.build(self.model.trainable_variables)
         if optimizer is self._optimizer:
             return
-        if self._scheduled and isinstance(
+        if self._plan.schedule is not None and isinstance(
             getattr(optimizer, "_learning_rate", None), keras.optimizers.schedules.LearningRateSchedule
         ):
             raise UserError(
@@ -103,6 +112,12 @@ class KerasTrainee:
 
     def backward(self, loss: Any, weight: float, when_computed: Callable[[], None] | None = None) -> None:
         """Add the gradient of `weight * loss`, and average it over ranks at the border."""
+        if isinstance(loss, Applied):
+            check_plan(self._plan)
+            self._has_moved = True
+            if when_computed is not None:
+                when_computed()
+            return
         found = self._differentiate(loss)
         if when_computed is not None:
             when_computed()
@@ -135,6 +150,9 @@ class KerasTrainee:
 
     def update(self, *, scale: float, clip_norm: float | None, lr_factor: float | None) -> Update:
         """Scale, clip, set the rate, move, and forget the gradient."""
+        if self._has_moved:
+            self._has_moved = False
+            return Update(lr=self._rate_seen(), grad_norm=None)
         gradients, self._gradients = self._gradients, []
         norm = None
         if clip_norm is not None:
@@ -154,6 +172,13 @@ class KerasTrainee:
         if pairs:
             self._move([_as_tensor(each) for each, _ in pairs], [variable for _, variable in pairs])
         return Update(lr=lr, grad_norm=norm)
+
+    def _rate_seen(self) -> float:
+        """Return the learning rate as of the last second: on a parameter server a look takes longer than a step."""
+        now_s = time.monotonic()
+        if now_s - self._rate_seen_s >= _LOOK_AT_RATE_EVERY_S:
+            self._rate_seen_s, self._rate = now_s, _rate_of(self.optimizer)
+        return self._rate
 
     @property
     def scales_losses(self) -> bool:

@@ -27,7 +27,7 @@ from torch._C._distributed_c10d import GradBucket
 from torch.nn.parallel import DistributedDataParallel
 
 from gscalar.model.spans import CollectiveKind
-from gscalar.model.spec import Plan
+from gscalar.model.spec import AllReduce, Plan
 from gscalar.observation.collectives import GRADIENTS, CollectiveLedger
 
 
@@ -135,6 +135,7 @@ def route(model: nn.Module, plan: Plan, *, world: int, device: torch.device) -> 
     routed = RoutedForward(model, plan.precision, device)
     trainable = any(parameter.requires_grad for parameter in model.parameters())
     if world > 1 and trainable:
+        assert isinstance(plan.sync, AllReduce), plan.sync  # other kinds do not come here
         replica = _Replica(model, routed.own)
         # Found by id, not by position: a CPU model must not be given device ids.
         ids = None if device.type == "cpu" else [device]

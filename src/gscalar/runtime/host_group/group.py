@@ -87,6 +87,10 @@ class HostGroup:
         """Return rank 0's payload."""
         return self._post.wait(Kind.BROADCAST, self._post.begin(Kind.BROADCAST, payload))
 
+    def await_broadcast(self) -> bytes:
+        """Return rank 0's payload, however long it takes; for a rank that does nothing else meanwhile."""
+        return self._post.wait(Kind.BROADCAST, self._post.begin(Kind.BROADCAST, b""), patiently=True)
+
     def gather(self, payload: bytes) -> list[bytes]:
         """Return all payloads in rank order on rank 0, and an empty list elsewhere, where nothing is waited for."""
         number = self._post.begin(Kind.GATHER, payload)

@@ -60,15 +60,17 @@ class Post:
                 self._give(message)
             return message.number
 
-    def wait(self, kind: Kind, number: int) -> bytes:
-        """Return the answer to a call.
+    def wait(self, kind: Kind, number: int, *, patiently: bool = False) -> bytes:
+        """Return the answer to a call; `patiently` without asking whom it waits for.
 
         Raises:
             Retryable: `peer-lost`.
             TrainingError: `ranks-differ`.
         """
         with self._changed:
-            if not self._changed.wait_for(lambda: self._is_decided(number), self._timeout_s):
+            if patiently:
+                self._changed.wait_for(lambda: self._is_decided(number))
+            elif not self._changed.wait_for(lambda: self._is_decided(number), self._timeout_s):
                 self._give(Message(Kind.ASK, number))
                 if not self._changed.wait_for(lambda: self._is_decided(number), _ANSWER_WITHIN_S):
                     self._fail(Failure(0, "still"))

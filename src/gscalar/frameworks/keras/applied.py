@@ -1,0 +1,40 @@
+"""A step whose optimizer has moved already: by a strategy of tf.distribute, which keeps the gradients to itself."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+from gscalar.base.errors import UserError
+from gscalar.model.spec import Plan
+
+
+@dataclass(frozen=True, slots=True)
+class Applied:
+    """The loss of a step that is done."""
+
+    loss: Any
+
+    def __float__(self) -> float:
+        return float(self.loss)
+
+
+def check_plan(plan: Plan) -> None:
+    """Raise where the plan wants something of gradients that nobody here sees.
+
+    Raises:
+        UserError: `plan-unsupported`.
+    """
+    wanted = {
+        "plan.accumulate": plan.accumulate > 1,
+        "plan.clip_norm": plan.clip_norm is not None,
+        "plan.schedule": plan.schedule is not None,
+    }
+    for name, is_wanted in wanted.items():
+        if is_wanted:
+            raise UserError(
+                code="plan-unsupported",
+                what=f"{name} acts on a step's gradients, and the script's strategy moves its optimizer by itself.",
+                value=name,
+                next_step="Leave it out of the job and do it in the script, or use run.step without a strategy.",
+            )
