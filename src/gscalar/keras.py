@@ -101,7 +101,7 @@ def async_steps(coordinator: Any, function: Any, *args: Any, steps: int, run: Ru
         raise UserError(
             code="not-prepared",
             what="There is no run in this process, or it has ended.",
-            next_step="Call run = gscalar.init(...), gscalar.keras.distribute() and run.prepare(model, optimizer) first.",
+            next_step="Call gscalar.init(...), gscalar.keras.distribute() and run.prepare(model, optimizer) first.",
         )
     return AsyncSteps(opened, coordinator, function, args).take(steps)
 

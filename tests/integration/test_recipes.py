@@ -31,6 +31,7 @@ SMALL = {
     },
     "digits": {"epochs": 12, "eval_every": 100},
     "keras_digits": {"epochs": 6},
+    "tf_async": {"steps": 120},
     "fashion": {"epochs": 1, "batch_size": 32, "eval_every": 20, "max_images": 2000},
 }  # fmt: skip
 
@@ -99,6 +100,21 @@ def test_keras_digits_names_the_held_out_digits_rightly_on_two_workers() -> None
     assert "held-out digits are named rightly" in printed
 
 
+@pytest.mark.tensorflow
+@pytest.mark.skipif(
+    importlib.util.find_spec("sklearn") is None,
+    reason="needs scikit-learn: .venv/bin/pip install -c constraints.txt -e '.[recipes]'",
+)
+@pytest.mark.usefixtures("home")
+def test_tf_async_names_most_held_out_digits_rightly_by_two_workers_and_a_parameter_server() -> None:
+    shown, printed = train("tf_async")
+
+    assert shown["attempts"][0]["roles"] == {"chief": 1, "worker": 2, "ps": 1}
+    assert shown["steps"] == 120
+    assert shown["metrics"]["val/accuracy"]["last"] > 0.8
+    assert "held-out digits are named rightly" in printed
+
+
 @pytest.mark.torch
 @pytest.mark.debian("dataset-fashion-mnist")
 @pytest.mark.usefixtures("home")
@@ -114,6 +130,7 @@ def test_fashion_learns_from_a_few_images_what_most_clothes_are() -> None:
 ABSENT = {
     "digits": ("raise ImportError('sklearn')", "scikit-learn, which is not installed: pip install scikit-learn"),
     "keras_digits": ("raise ImportError('sklearn')", "pip install 'gscalar[tensorflow,recipes]'"),
+    "tf_async": ("raise ImportError('sklearn')", "pip install 'gscalar[tensorflow,recipes]'"),
     "fashion": ("", "Do: apt-get install dataset-fashion-mnist"),
 }
 

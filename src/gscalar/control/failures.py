@@ -28,7 +28,8 @@ from gscalar.model.status import Exit, FailureClass
 
 _BROKEN_COLLECTIVE: Final = re.compile(
     r"Connection (closed|reset) by (peer|remote peer)|\[.*gloo/|gloo::|NCCL|ncclRemoteError|recvValue failed"
-    r"|Broken pipe|Socket Timeout|Collective ops is aborted by|Timed out waiting \d+ms|monitoredBarrier|wait timeout after \d+ms",
+    r"|Broken pipe|Socket Timeout|Collective ops is aborted by"
+    r"|Timed out waiting \d+ms|monitoredBarrier|wait timeout after \d+ms",
 )
 # Of torch.distributed, and TensorFlow's where a process of its cluster is gone.
 _BROKEN_KINDS: Final = frozenset(
@@ -162,7 +163,11 @@ def _signalled(evidence: RankEvidence, worker_exit: WorkerExit, signum: int) -> 
 def _refine(failure: Failure, worker_exit: WorkerExit | None) -> Failure:
     """Give an exception its class: not all that leaves a script is the script's fault."""
     text = failure.message
-    if _PORT_TAKEN.search(text) and failure.kind in {*_BROKEN_KINDS, "OSError", "RuntimeError", "UnknownError"} and not failure.step:
+    if (
+        _PORT_TAKEN.search(text)
+        and failure.kind in {*_BROKEN_KINDS, "OSError", "RuntimeError", "UnknownError"}
+        and not failure.step
+    ):
         return structs.replace(failure, failure_class=FailureClass.LOST)
     if failure.kind in _MEMORY_KINDS or (
         failure.kind in ("RuntimeError", "OSError", "AcceleratorError") and _MEMORY_TEXT.search(text)

@@ -88,8 +88,8 @@ class RankTrace:
 
     @property
     def lost_nothing(self) -> bool:
-        """Whether an end now would lose no work: the script runs and has not completed a step yet."""
-        return self.started and self.num_steps == 0
+        """Whether an end now loses no work: a stop was acknowledged, or the script has not completed a step yet."""
+        return self.acknowledged or (self.started and self.num_steps == 0)
 
     def beat(self) -> RankBeat:
         """Return the rank's last sign of life."""

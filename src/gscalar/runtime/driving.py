@@ -12,7 +12,7 @@ from typing import Any, cast
 from gscalar.model.spans import SpanKind
 from gscalar.observation.step_clock import OpenSpan
 from gscalar.runtime.framework import Trainee
-from gscalar.runtime.session import Run
+from gscalar.runtime.session import Run, _Training
 
 
 class Driver:
@@ -76,7 +76,7 @@ class Driver:
             timing.clock.end(waiting)
             timing.yield_to_script()
 
-    def _training(self) -> Any:
+    def _training(self) -> _Training:
         return self.run._trained("step")
 
     def begin_evaluation(self) -> None:

@@ -14,6 +14,7 @@ from gscalar.model.status import Exit, Status
 
 def shown(**more: Any) -> dict[str, Any]:
     attempt = {"index": 0, "started": None, "ended": None, "outcome": "completed", "failure": None, "world": 2}
+    attempt["roles"] = {"worker": 2}
     return {
         "id": "abc",
         "name": "lm",

@@ -111,6 +111,18 @@ ROOTS = {
         [recorded(0, "DistBackendError", "x", at=3), recorded(1, "RuntimeError", GLOO, at=2)],
         (1, "lost", "RuntimeError"),
     ),
+    "what TensorFlow says of a worker that is gone is no root": (
+        [recorded(0, "UnavailableError", "Graph execution error", at=9), died(1, signal.SIGKILL, at=10)],
+        (1, "killed", "SIGKILL"),
+    ),
+    "a port that was taken before TensorFlow could open it is nobody's error": (
+        [
+            RankEvidence(
+                rank=0, failures=(Failure(1, 0, 0, "user_error", "UnknownError", "Could not start gRPC server"),)
+            )
+        ],
+        (0, "lost", "UnknownError"),
+    ),
     "a port that is taken is nobody's error": ([PORT_TAKEN], (0, "lost", "DistNetworkError")),
     "a worker that vanished is lost": ([VANISHED], (0, "lost", "vanished")),
 }

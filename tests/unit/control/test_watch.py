@@ -77,6 +77,10 @@ def test_an_end_before_the_first_step_loses_nothing() -> None:
     assert not fold(HEADER).lost_nothing
 
 
+def test_an_end_after_an_acknowledged_stop_loses_nothing() -> None:
+    assert fold(HEADER, STARTED, STEP, events.StopAcknowledged(4, 4)).lost_nothing
+
+
 def test_the_steps_of_all_ranks_say_where_the_time_goes(home: Path) -> None:
     run = RunBuilder(Home(home)).launch(2)
     run.train(3, accounts=[{"compute": 0.06, "exposed_communication": 0.04}, {"compute": 0.1}])

@@ -128,6 +128,32 @@ def test_under_a_supervisor_the_job_says_everything(opening: Open, tmp_path: Pat
     assert not opened.folder.job_file.exists(), "that is the supervisor's to write"
 
 
+SERVERS = "workers: 2\nplan:\n  sync: {kind: parameter_servers}\n"
+
+
+def test_the_chief_of_parameter_servers_is_alone_in_its_loop(opening: Open, tmp_path: Path) -> None:
+    opened = opening({}, **supervised(job_file(tmp_path, SERVERS), rank=0, world=4))
+    assert (opened.launch.rank, opened.launch.world, opened.gang.world) == (0, 1, 4)
+    header, *_ = events_of(opened)
+    assert (header.rank, header.world) == (0, 4)
+
+
+def test_who_serves_the_chief_keeps_its_rank(opening: Open, tmp_path: Path) -> None:
+    opened = opening({}, **supervised(job_file(tmp_path, SERVERS), rank=3, world=4))
+    assert (opened.launch.rank, opened.gang.rank) == (3, 3)
+    assert opened.writer.path.name == "a002-r00003.rec"
+
+
+def test_another_launchers_processes_are_counted_as_chief_workers_and_servers(
+    opening: Open, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    torchrun = {"RANK": 0, "WORLD_SIZE": 5, "TORCHELASTIC_RUN_ID": "x", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": 1}
+    opened = opening({"plan": {"sync": {"kind": "parameter_servers"}}}, **torchrun)
+    assert opened.resolved.spec.workers == 3
+    (began,) = (event for event in events_of(opened) if isinstance(event, events.AttemptStarted))
+    assert began.world == 5
+
+
 VALUES: dict[str, tuple[str, dict[str, str], dict[str, Any], Any, str]] = {
     "the script's own, where the job says nothing": ("", {}, {"seed": 5}, 5, "script"),
     "the job's over the script's": ("seed: 9\n", {}, {"seed": 5}, 9, "spec"),

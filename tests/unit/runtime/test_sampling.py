@@ -43,7 +43,9 @@ def put(folder: RunFolder) -> Iterator[Callable[..., None]]:
 
 
 def opened(folder: RunFolder, launch: Launch = TORCHRUN, **changes: Any) -> Any:
-    return SimpleNamespace(folder=folder, attempt=0, launch=launch, supervised=False, writer=None, **changes)
+    return SimpleNamespace(
+        folder=folder, attempt=0, launch=launch, gang=launch, supervised=False, writer=None, **changes
+    )
 
 
 def test_the_workers_of_the_host_are_found_as_they_start(folder: RunFolder, put: Callable[..., None]) -> None:

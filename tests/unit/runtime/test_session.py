@@ -210,6 +210,13 @@ def test_before_prepare_there_is_nothing_to_train(call: str, begin: Begin, home:
     unprepared.finish()
 
 
+def test_parameter_servers_need_a_script_that_takes_its_part(begin: Begin) -> None:
+    with pytest.raises(ScalarError) as caught:
+        begin(plan={"sync": {"kind": "parameter_servers"}})
+    assert caught.value.code == "not-distributed"
+    assert "gscalar.keras.distribute()" in caught.value.next_step
+
+
 def test_models_and_optimizers_are_prepared_once_and_data_as_often_as_wanted(begin: Begin) -> None:
     trained = begin()
     assert trained.run.prepare(trained.data) is trained.data

@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 
+from gscalar.model.spec import JobSpec
 from gscalar.runtime.telling import Telling
 
 
@@ -18,6 +19,8 @@ def telling(*, supervised: bool = False, rank: int = 0, world: int = 1) -> Telli
         attempt=2,
         supervised=supervised,
         launch=SimpleNamespace(rank=rank, world=world),
+        gang=SimpleNamespace(rank=rank, world=world),
+        resolved=SimpleNamespace(spec=JobSpec(workers=world)),
         folder=SimpleNamespace(path=Path("/home/runs/r1")),
     )
     return Telling(opened)

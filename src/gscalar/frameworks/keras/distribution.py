@@ -43,7 +43,7 @@ def strategy_of(run: Run) -> Any:
     """
     run._worker.use(KerasFramework())
     gang = Gang(run)
-    if run._worker.distributed or not gang.serves_chief and tf.executing_eagerly() and _has_begun():
+    if run._worker.distributed or (not gang.serves_chief and tf.executing_eagerly() and _has_begun()):
         raise UserError(
             code="distribute-late",
             what="A strategy must be asked for once, and before TensorFlow makes its first tensor.",

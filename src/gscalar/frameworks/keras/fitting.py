@@ -153,12 +153,12 @@ class _Fit:
         trainee = self._driver.trainee
         assert isinstance(trainee, KerasTrainee)
         strategy = getattr(self._model, "distribute_strategy", None)
-        if strategy is not None and strategy.num_replicas_in_sync > 1 or hasattr(strategy, "_cluster_resolver"):
+        if (strategy is not None and strategy.num_replicas_in_sync > 1) or hasattr(strategy, "_cluster_resolver"):
             raise UserError(
                 code="strategy-unsupported",
                 what="Keras 3's model.fit does not work under this strategy of tf.distribute.",
                 value=type(strategy).__name__,
-                next_step="Build the model outside strategy.scope(): with the callback workers exchange gradients anyway.",
+                next_step="Build the model outside strategy.scope(): with the callback workers exchange gradients.",
             )
         if trainee.model is not self._model:
             raise UserError(

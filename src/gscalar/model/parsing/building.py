@@ -115,6 +115,8 @@ class Builder:
             return self.section(key.shape.classes[0], node, path)
         variants = variants_of(key.shape)
         entry = node.entries.get("kind")
+        if entry is None and key.default is not None:
+            return self.section(type(key.default), node, path)
         if entry is None:
             raise SpecError(
                 code="missing-key",

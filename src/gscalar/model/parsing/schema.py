@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import inspect
 from typing import Any
 
@@ -36,6 +37,10 @@ def _property(key: Key) -> dict[str, Any]:
     if (key.shape.form == "section" and not key.shape.nullable) or key.name == "command":
         return schema
     default = key.default
+    if dataclasses.is_dataclass(default) and not isinstance(default, type):
+        default = dataclasses.asdict(default)
+        own = next(each for each in schema["oneOf"] if each["properties"]["kind"]["enum"] == [default["kind"]])
+        own["required"] = []  # the kind that a mapping without one has
     return {**schema, "default": list(default) if isinstance(default, tuple) else default}
 
 

@@ -31,12 +31,22 @@ class Trained(NamedTuple):
 def train(home: Path, tmp_path: Path) -> Callable[..., Trained]:
     """Train the digits under `gscalar run`; `resume` goes on with the run of this name."""
 
-    def run(name: str, *, workers: int = 1, resume: bool = False, script: Path = SCRIPT, **environment: str) -> Trained:
+    def run(
+        name: str,
+        *,
+        workers: int = 1,
+        resume: bool = False,
+        script: Path = SCRIPT,
+        hang_after_s: float = 60,
+        plan: str = "{kind: allreduce}",
+        **environment: str,
+    ) -> Trained:
         out = tmp_path / f"{name}.npz"
         variables = {**os.environ, "OMP_NUM_THREADS": "1", "TF_CPP_MIN_LOG_LEVEL": "3", **environment}
         command = [*GSCALAR, "run", "--home", str(home)]
         command += ["--resume", name] if resume else ["--name", name, "--workers", str(workers)]
-        command += [] if resume else ["--set", "hang_after_s=60", "--", sys.executable, str(script), str(out)]
+        command += [] if resume else ["--set", f"hang_after_s={hang_after_s}", "--set", f"plan.sync={plan}"]
+        command += [] if resume else ["--", sys.executable, str(script), str(out)]
         done = subprocess.run(command, env=variables, capture_output=True, text=True, timeout=LIMIT_S, check=False)
         shown = subprocess.run(
             [*GSCALAR, "show", "--home", str(home), name, "--json"], capture_output=True, text=True, check=True

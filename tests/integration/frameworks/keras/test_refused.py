@@ -113,6 +113,40 @@ def test_a_callback_that_is_given_to_evaluate_only(run: Any) -> None:
     assert dense().evaluate(X, Y, verbose=0, callbacks=[gscalar.keras.callback(run)]) > 0
 
 
+def test_a_strategy_for_one_worker(run: Any) -> None:
+    import gscalar
+
+    with pytest.raises(gscalar.UserError) as caught:
+        gscalar.keras.distribute(run)
+    assert caught.value.code == "one-worker"
+    assert "gscalar run --workers 2" in caught.value.next_step
+
+
+@pytest.mark.parametrize("plan", [{"clip_norm": 1.0}, {"accumulate": 2}, {"schedule": {"kind": "linear"}}])
+def test_a_plan_for_gradients_that_a_strategy_keeps_to_itself(plan: dict[str, Any], home: Path) -> None:
+    import gscalar
+
+    run = gscalar.init(home=home, plan=plan)
+    run.prepare(dense())
+    with pytest.raises(gscalar.UserError) as caught:
+        run.step(gscalar.keras.applied(0.5))
+    run.finish()
+    assert caught.value.code == "plan-unsupported"
+    assert f"plan.{next(iter(plan))}" in caught.value.what
+
+
+def test_steps_of_a_strategy_are_counted_and_saved_and_leave_the_weights_alone(run: Any, home: Path) -> None:
+    import gscalar
+
+    model = dense()
+    run.prepare(model)
+    before = [weight.copy() for weight in model.get_weights()]
+    for loss in (3.0, 2.0):
+        assert run.step(gscalar.keras.applied(loss))
+    assert run.state.step == 2
+    assert all((got == want).all() for got, want in zip(model.get_weights(), before, strict=True))
+
+
 def test_an_embedding_and_gradients_that_are_none_train(run: Any) -> None:
     import keras
 

@@ -8,7 +8,7 @@ import pytest
 
 from gscalar.base.errors import SpecError
 from gscalar.model.parsing import load_spec
-from gscalar.model.spec import AllReduce, CosineSchedule, JobSpec, WarmupStableDecaySchedule
+from gscalar.model.spec import AllReduce, CosineSchedule, JobSpec, ParameterServers, WarmupStableDecaySchedule
 
 
 def load(text: str, **flags: Any) -> JobSpec:
@@ -44,7 +44,12 @@ GOOD = {
         "plan.schedule",
         WarmupStableDecaySchedule(decay_steps=5, decay="sqrt"),
     ),
-    "the only kind need not be named": (
+    "parameter servers": (
+        "plan: {sync: {kind: parameter_servers, servers: 2}}",
+        "plan.sync",
+        ParameterServers(servers=2),
+    ),
+    "the kind that a plan has by default need not be named": (
         "plan: {sync: {unused_parameters: true}}",
         "plan.sync",
         AllReduce(unused_parameters=True),

@@ -84,6 +84,8 @@ SPECS: dict[str, tuple[dict[str, Any], bool]] = {
     "a schedule without a kind": ({"plan": {"schedule": {"floor": 0}}}, False),
     "a schedule that only one kind fits": ({"plan": {"schedule": {"rise": 0.5}}}, False),
     "a key of another kind": ({"plan": {"schedule": {"kind": "constant", "floor": 0}}}, False),
+    "parameter servers": ({"plan": {"sync": {"kind": "parameter_servers", "servers": 2}}}, True),
+    "a key of another kind of sync": ({"plan": {"sync": {"servers": 2}}}, False),
     "a sync without its kind": ({"plan": {"sync": {"unused_parameters": True}}}, True),
     "free hyperparameters": ({"config": {"a": [1, {"b": None}]}}, True),
     "tags and variables": ({"tags": {"a": 1}, "env": {"A": "x", "B": 2, "RANKS": 3}}, True),

@@ -1,0 +1,50 @@
+"""Strategies of tf.distribute under a run: workers in step, and parameter servers."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+pytestmark = [pytest.mark.tensorflow, pytest.mark.slow, pytest.mark.timeout(600)]
+SCRIPTS = Path(__file__).parent / "scripts"
+
+
+def test_mirrored_workers_train_as_one_with_the_doubled_batch_also_where_one_stood_still(
+    train: Callable[..., Any],
+) -> None:
+    mirrored = SCRIPTS / "mirrored.py"
+    alone = train("alone", script=mirrored, BATCH="64")
+    both = train("both", script=mirrored, workers=2, BATCH="32")
+    assert alone.code == both.code == 0, alone.output + both.output
+    assert "strategy-unsupported" in both.output
+    assert alone.shown["steps"] == both.shown["steps"] == 24
+    assert max(float(np.abs(a - b).max()) for a, b in zip(alone.weights, both.weights, strict=True)) < 1e-6
+    # TensorFlow's own collectives wait for a stopped process for ever.
+    stood = train("stood", script=mirrored, workers=2, hang_after_s=6, BATCH="32", SIGSTOP="13:1")
+    assert stood.code == 0, stood.output
+    assert [each["outcome"] for each in stood.shown["attempts"]] == ["failed", "completed"]
+    failure = stood.shown["attempts"][0]["failure"]
+    assert (failure["rank"], failure["failure_class"]) == (1, "hung")
+    assert stood.shown["attempts"][1]["from_step"] > 0
+    for name in ("weights", "data"):
+        assert stood.shown["digests"][name] == both.shown["digests"][name]
+
+
+def test_parameter_servers_end_with_their_chief_are_restarted_and_resumed(train: Callable[..., Any]) -> None:
+    settings = {"script": SCRIPTS / "servers.py", "plan": "{kind: parameter_servers}", "VICTIM": "3"}
+    stopped = train("asynchronous", workers=2, **settings)
+    assert stopped.code == 75, stopped.output
+    assert "rank 3 (parameter server 0) was killed" in stopped.output
+    outcomes = [(each["outcome"], each["roles"]) for each in stopped.shown["attempts"]]
+    roles = {"chief": 1, "worker": 2, "ps": 1}
+    assert outcomes == [("failed", roles), ("stopped", roles)]
+    assert stopped.shown["attempts"][1]["from_step"] >= 14  # the one of step 21 may have come before the kill
+    resumed = train("asynchronous", resume=True, **settings)
+    assert resumed.code == 0, resumed.output
+    assert resumed.shown["steps"] == 60
+    assert resumed.shown["attempts"][2]["from_step"] >= 40
+    assert resumed.shown["metrics"]["train/loss"]["last"] < 0.5 * resumed.shown["metrics"]["train/loss"]["max"]
