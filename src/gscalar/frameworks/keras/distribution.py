@@ -55,6 +55,7 @@ def strategy_of(run: Run) -> Any:
     place = gang.place
     os.environ["TF_CONFIG"] = json.dumps({"cluster": addresses, "task": {"type": place.role, "index": place.index}})
     if not gang.serves_chief:
+        run._worker.explain = lambda error: explain(run, error)
         return tf.distribute.MultiWorkerMirroredStrategy()
     resolver = tf.distribute.cluster_resolver.TFConfigClusterResolver()
     if place.role is not Role.CHIEF:
@@ -64,6 +65,15 @@ def strategy_of(run: Run) -> Any:
         assert server is not None  # it lives as long as this frame
         gang.serve()
     return tf.distribute.ParameterServerStrategy(resolver)
+
+
+def explain(run: Run, error: BaseException) -> None:
+    """Say what a fit of Keras 3 under a strategy of several workers fails by: it comes before any callback."""
+    if isinstance(error, ValueError) and "PerReplica" in str(error):
+        run.note(
+            "Keras 3's model.fit does not work under a strategy of several workers. Build the model outside "
+            "strategy.scope(): with gscalar.keras.callback() the workers exchange gradients anyway."
+        )
 
 
 def _has_begun() -> bool:

@@ -122,6 +122,17 @@ def test_a_strategy_for_one_worker(run: Any) -> None:
     assert "gscalar run --workers 2" in caught.value.next_step
 
 
+def test_what_keras_says_of_a_fit_under_a_strategy_is_explained(run: Any) -> None:
+    from gscalar.frameworks.keras.distribution import explain
+
+    said: list[str] = []
+    run.note = said.append
+    explain(run, ValueError("Attempt to convert a value (PerReplica:{ ... }) to a Tensor"))
+    explain(run, ValueError("something else"))
+    (text,) = said
+    assert "outside strategy.scope()" in text
+
+
 @pytest.mark.parametrize("plan", [{"clip_norm": 1.0}, {"accumulate": 2}, {"schedule": {"kind": "linear"}}])
 def test_a_plan_for_gradients_that_a_strategy_keeps_to_itself(plan: dict[str, Any], home: Path) -> None:
     import gscalar
