@@ -82,7 +82,7 @@ def _framework_of(objects: Sequence[Any]) -> Framework:
     """Return the framework whose objects these are; it is imported here and not before."""
     for item in objects:
         # Asked first: a Keras model is a torch module too where torch is Keras's backend.
-        if any(kind.__module__.partition(".")[0] in ("keras", "tensorflow") for kind in type(item).__mro__):
+        if any(kind.__module__.partition(".")[0] in ("keras", "tensorflow", "tf_keras") for kind in type(item).__mro__):
             from gscalar.frameworks.keras.adapter import KerasFramework
 
             return KerasFramework()
@@ -106,7 +106,7 @@ def _loaded_framework() -> Framework | None:
     """Return the framework that the script has imported already, or None."""
     import sys
 
-    keras = sys.modules.get("keras")
+    keras = sys.modules.get("keras") or sys.modules.get("tf_keras")
     if keras is not None and ("torch" not in sys.modules or keras.backend.backend() == "torch"):
         from gscalar.frameworks.keras.adapter import KerasFramework
 

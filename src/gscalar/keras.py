@@ -21,11 +21,11 @@ def callback(run: Run | None = None) -> Any:
     """
     _check_installed()
     from gscalar.frameworks.keras.adapter import KerasFramework
-    from gscalar.frameworks.keras.fitting import ScalarCallback
+    from gscalar.frameworks.keras.fitting import make_callback
 
     framework = KerasFramework()
     opened = run or current_run() or open_run({}, None, None, lambda objects: framework, lambda: framework)
-    return ScalarCallback(opened)
+    return make_callback(opened)
 
 
 def arrays(*values: Any, batch_size: int = 32, shuffle: bool = True) -> Any:
@@ -64,7 +64,7 @@ def distribute(run: Run | None = None) -> Any:
         UserError: `one-worker`, `distribute-late`.
         EnvironmentProblem: `package-missing`.
     """
-    _check_installed("tensorflow")
+    _check_installed(tensorflow=True)
     from gscalar.frameworks.keras.adapter import KerasFramework
     from gscalar.frameworks.keras.distribution import strategy_of
 
@@ -93,7 +93,7 @@ def async_steps(coordinator: Any, function: Any, *args: Any, steps: int, run: Ru
     Raises:
         UserError: `not-prepared`, `plan-unsupported`.
     """
-    _check_installed("tensorflow")
+    _check_installed(tensorflow=True)
     from gscalar.frameworks.keras.distribution import AsyncSteps
 
     opened = run or current_run()
@@ -106,18 +106,32 @@ def async_steps(coordinator: Any, function: Any, *args: Any, steps: int, run: Ru
     return AsyncSteps(opened, coordinator, function, args).take(steps)
 
 
-def _check_installed(package: str = "keras") -> None:
+def _check_installed(*, tensorflow: bool = False) -> None:
+    """Import the Keras that the script means: the one that is loaded, or else the one that the environment names."""
+    from importlib import import_module
     from importlib.util import find_spec
 
-    if package == "tensorflow" and find_spec("tensorflow") is None:
+    from gscalar.frameworks.keras.flavors import meant_package
+
+    if tensorflow and find_spec("tensorflow") is None:
         raise EnvironmentProblem(
             code="package-missing",
             what="TensorFlow is not installed, and tf.distribute is a part of it.",
             next_step="pip install 'gscalar[tensorflow]'.",
         )
-    if find_spec("keras") is None:
+    package = meant_package()
+    if find_spec(package) is not None:
+        import_module(package)
+        return
+    if package == "tf_keras":
         raise EnvironmentProblem(
             code="package-missing",
-            what="Keras is not installed.",
-            next_step="pip install 'gscalar[keras]' and a backend (tensorflow or torch), or 'gscalar[tensorflow]'.",
+            what="TF_USE_LEGACY_KERAS asks for legacy Keras, which is not installed.",
+            value=package,
+            next_step="pip install tf_keras (with --no-deps beside tensorflow-cpu), or unset TF_USE_LEGACY_KERAS.",
         )
+    raise EnvironmentProblem(
+        code="package-missing",
+        what="Keras is not installed.",
+        next_step="pip install 'gscalar[keras]' and a backend (tensorflow or torch), or 'gscalar[tensorflow]'.",
+    )

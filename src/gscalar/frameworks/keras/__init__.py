@@ -1,1 +1,1 @@
-"""Keras 3 on TensorFlow or PyTorch for the runtime."""
+"""Legacy Keras, and Keras 3 on TensorFlow or PyTorch for the runtime."""

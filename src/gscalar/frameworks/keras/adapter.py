@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
-import keras
 import numpy as np
 
 from gscalar.base.errors import UserError
@@ -13,6 +13,7 @@ from gscalar.frameworks.keras.applied import Applied
 from gscalar.frameworks.keras.backend import backend_name, backend_version, to_host
 from gscalar.frameworks.keras.capture import Differentiated
 from gscalar.frameworks.keras.data import Arrays, BatchList, FeedPlace, InFit, ListedFeed, Stream, StreamFeed
+from gscalar.frameworks.keras.flavors import Flavor, choose, current, loaded
 from gscalar.frameworks.keras.randomness import random_state, seed_all, set_random_state
 from gscalar.frameworks.keras.storage import read_arrays, weights_digest, write_arrays
 from gscalar.frameworks.keras.trainee import KerasTrainee, Taped
@@ -22,11 +23,9 @@ from gscalar.runtime.framework import Feed, Group, Tools
 from gscalar.runtime.host_group import HostGroup
 from gscalar.runtime.launch import Launch
 
-_TRAINED = (keras.Model, keras.optimizers.Optimizer)
-
 
 class KerasFramework:
-    """Keras 3 on TensorFlow or PyTorch, one replica a worker."""
+    """Keras 3 on TensorFlow or PyTorch, or legacy Keras; one replica a worker."""
 
     name = "keras"
 
@@ -42,19 +41,21 @@ class KerasFramework:
         """Keep a built model, with its compiled optimizer or one of its own, and build the optimizer.
 
         Raises:
-            UserError: `unsupported-object`, `model-not-built`, `backend-unsupported`, `schedule-twice`.
+            UserError: `unsupported-object`, `model-not-built`, `backend-unsupported`, `schedule-twice`,
+                `strategy-unsupported`.
         """
+        flavor = choose(objects)
         backend_name()
-        _check(objects)
-        trainee = KerasTrainee(objects, self._group, launch.world, plan)
+        _check(objects, flavor)
+        trainee = KerasTrainee(objects, flavor, self._group, launch.world, plan)
         if launch.world > 1:
             trainee.take_from_first(launch.rank)
         model = trainee.model
         facts = {
-            "framework": f"keras {keras.__version__}",
+            "framework": f"{flavor.name} {flavor.version()}",
             "backend": backend_version(),
-            "parameters": int(sum(np.prod(weight.shape) for weight in model.weights)),
-            "trainable_parameters": int(sum(np.prod(weight.shape) for weight in model.trainable_weights)),
+            "parameters": sum(math.prod(weight.shape) for weight in model.weights),
+            "trainable_parameters": sum(math.prod(weight.shape) for weight in model.trainable_weights),
             "models": [type(model).__name__],
             "optimizers": [type(trainee.optimizer).__name__],
         }
@@ -95,22 +96,22 @@ class KerasFramework:
         return _TOOLS
 
 
-def _check(objects: Sequence[Any]) -> None:
+def _check(objects: Sequence[Any], flavor: Flavor) -> None:
     for item in objects:
-        if not isinstance(item, _TRAINED):
+        if not isinstance(item, (flavor.model_class, *flavor.optimizer_classes)):
             raise UserError(
                 code="unsupported-object",
                 what=f"run.prepare does not know what to do with a {type(item).__module__}.{type(item).__name__}.",
                 next_step="Give one Keras model, its optimizer where it is not compiled, and data.",
             )
-    models = [item for item in objects if isinstance(item, keras.Model)]
-    optimizers = [item for item in objects if isinstance(item, keras.optimizers.Optimizer)]
+    models = [item for item in objects if isinstance(item, flavor.model_class)]
+    optimizers = [item for item in objects if isinstance(item, flavor.optimizer_classes)]
     if len(models) != 1 or len(optimizers) > 1:
         raise UserError(
             code="unsupported-object",
             what="A run trains one Keras model with one optimizer.",
             value=f"{len(models)} models and {len(optimizers)} optimizers",
-            next_step="Put several models into one keras.Model, or train them in runs of their own.",
+            next_step=f"Put several models into one {flavor.name}.Model, or train them in runs of their own.",
         )
     model = models[0]
     if not model.built or not model.variables:
@@ -132,15 +133,19 @@ def _check(objects: Sequence[Any]) -> None:
 def _recognised(data: Any) -> Arrays | BatchList | Stream:
     if isinstance(data, Arrays | BatchList | Stream):
         return data
-    if isinstance(data, keras.utils.PyDataset) and data.num_batches is not None:
-        return BatchList(data.__getitem__, data.num_batches)
+    if isinstance(data, current().list_class):
+        num_batches = data.num_batches if hasattr(data, "num_batches") else len(data)
+        if num_batches is not None:
+            return BatchList(data.__getitem__, num_batches)
     return Stream(lambda: iter(data), type(data).__name__, draws=not hasattr(data, "cardinality"))
 
 
 def _is_data(item: Any) -> bool:
-    if isinstance(item, _TRAINED):
+    flavors = loaded()
+    if any(isinstance(item, (each.model_class, *each.optimizer_classes)) for each in flavors):
         return False
-    return isinstance(item, Arrays | BatchList | InFit | Stream | Iterable | Iterator | keras.utils.PyDataset)
+    known = (Arrays, BatchList, InFit, Stream, Iterable, Iterator)
+    return isinstance(item, (*known, *(each.list_class for each in flavors)))
 
 
 def _scalar(value: Any) -> Callable[[], float]:

@@ -1,4 +1,4 @@
-"""What differs between Keras's backends: compiling, applying, and arrays to and from the host.
+"""What differs between Keras's backends: compiling, and arrays to and from the host.
 
 TensorFlow or PyTorch is imported only where it is the backend that Keras itself runs on.
 """
@@ -9,11 +9,11 @@ import contextlib
 from collections.abc import Callable, Sequence
 from typing import Any
 
-import keras
 import numpy as np
 from numpy.typing import NDArray
 
 from gscalar.base.errors import UserError
+from gscalar.frameworks.keras.flavors import current
 
 Array = NDArray[Any]
 
@@ -24,7 +24,7 @@ def backend_name() -> str:
     Raises:
         UserError: `backend-unsupported`.
     """
-    name: str = keras.backend.backend()
+    name = current().backend_name()
     if name not in ("tensorflow", "torch"):
         raise UserError(
             code="backend-unsupported",
@@ -64,17 +64,6 @@ def scope_of(model: Any) -> contextlib.AbstractContextManager[Any]:
     return scope
 
 
-def applied(optimizer: Any, gradients: Sequence[Any], variables: Sequence[Any]) -> None:
-    """Move variables by gradients, as the optimizer itself does it."""
-    if backend_name() == "torch":
-        import torch
-
-        with torch.no_grad():
-            optimizer.apply(list(gradients), list(variables))
-        return
-    optimizer.apply(list(gradients), list(variables))
-
-
 def to_host(value: Any) -> Array:
     """Return a tensor's values on the host; they may share its memory."""
     if isinstance(value, np.ndarray):
@@ -90,8 +79,9 @@ def to_tensor(value: Array) -> Any:
     """Return host values as a tensor of the backend."""
     if backend_name() == "torch":
         import torch
+        from keras.src.backend.torch.core import get_device
 
-        return torch.as_tensor(value, device=keras.src.backend.torch.core.get_device())
+        return torch.as_tensor(value, device=get_device())
     import tensorflow as tf
 
     return tf.convert_to_tensor(value)

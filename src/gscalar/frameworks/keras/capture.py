@@ -1,19 +1,20 @@
 """A model's own `train_step`, stopped before its optimizer moves.
 
-While `train_step` runs (or is traced into a graph), the optimizer's `apply` hands the gradients over in
-place of moving, and its `scale_loss` tells the loss. So a step that the model's class defines itself is taken apart
-as well, as long as it ends with one call of the compiled optimizer.
+While `train_step` runs (or is traced into a graph), the optimizer's `apply` (in legacy Keras `apply_gradients`) hands
+the gradients over in place of moving, and its `scale_loss` (or `minimize`) tells the loss. So a step that the model's
+class defines itself is taken apart as well, as long as it ends with one call of the compiled optimizer.
 """
 
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
 from gscalar.base.errors import UserError
 from gscalar.frameworks.keras.backend import backend_name, compiled
+from gscalar.frameworks.keras.flavors import Flavor
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,12 +34,28 @@ class _Taken:
     gradients: list[Any] | None = None
     variables: list[Any] = field(default_factory=list)
 
+    def tell(self, loss: Any) -> None:
+        """Note the loss that is about to be differentiated."""
+        self.loss = loss
+
+    def take(self, gradients: Iterable[Any], variables: Iterable[Any]) -> None:
+        """Take the gradients of these variables; a second call is refused."""
+        if self.gradients is not None:
+            self.gradients = None
+            raise UserError(
+                code="train-step-unknown",
+                what="The model's train_step moves its optimizer more than once.",
+                next_step="Write a loop with run.step for each move.",
+            )
+        self.gradients, self.variables = list(gradients), list(variables)
+
 
 class TrainStep:
     """Calls a compiled model's `train_step` on one batch."""
 
-    def __init__(self, model: Any) -> None:
+    def __init__(self, model: Any, flavor: Flavor) -> None:
         self._model = model
+        self._flavor = flavor
         self.variables: list[Any] = []  # those of the gradients, known after the first call
         self._run = compiled(self._differentiate, model)
 
@@ -51,16 +68,23 @@ class TrainStep:
         logs, loss, gradients = self._run(data)
         return logs, Differentiated(loss, gradients)
 
+    def trace(self, data: Any) -> bool:
+        """Make what the first batch makes, such as metrics' variables, train on nothing; False where no graph is."""
+        trace = getattr(self._run, "get_concrete_function", None)
+        if trace is not None:
+            trace(data)
+        return trace is not None
+
     def _differentiate(self, data: Any) -> tuple[Any, Any, list[Any]]:
         taken = _Taken()
-        with _handing_over(self._model.optimizer, taken):
+        with _handing_over(self._model.optimizer, taken, self._flavor):
             logs = self._model.train_step(data)
         if taken.gradients is None:
             raise UserError(
                 code="train-step-unknown",
                 what="The model's train_step did not call its compiled optimizer once.",
                 value=type(self._model).__name__,
-                next_step="Call self.optimizer.apply(gradients, variables) once, or write a loop with run.step.",
+                next_step="Call the apply or apply_gradients of self.optimizer once, or write a loop with run.step.",
             )
         self.variables = taken.variables
         loss = taken.loss if taken.loss is not None else logs.get("loss", 0.0)
@@ -68,33 +92,16 @@ class TrainStep:
 
 
 @contextlib.contextmanager
-def _handing_over(optimizer: Any, taken: _Taken) -> Iterator[None]:
-    scale_loss = optimizer.scale_loss
-
-    def apply(gradients: Any, trainable_variables: Any = None) -> None:
-        if taken.gradients is not None:
-            taken.gradients = None
-            raise UserError(
-                code="train-step-unknown",
-                what="The model's train_step moves its optimizer more than once.",
-                next_step="Write a loop with run.step for each move.",
-            )
-        taken.gradients = list(gradients)
-        variables = optimizer._trainable_variables if trainable_variables is None else trainable_variables
-        taken.variables = list(variables)
-
-    def scale(loss: Any) -> Any:
-        taken.loss = loss
-        return scale_loss(loss)
-
+def _handing_over(optimizer: Any, taken: _Taken, flavor: Flavor) -> Iterator[None]:
+    replacements = flavor.replacements(optimizer, taken)
     # Not by plain assignment: Keras tracks what is assigned to an optimizer.
-    object.__setattr__(optimizer, "apply", apply)
-    object.__setattr__(optimizer, "scale_loss", scale)
+    for name, method in replacements.items():
+        object.__setattr__(optimizer, name, method)
     try:
         yield
     finally:
-        object.__delattr__(optimizer, "apply")
-        object.__delattr__(optimizer, "scale_loss")
+        for name in replacements:
+            object.__delattr__(optimizer, name)
 
 
 def dense(gradient: Any) -> Any:

@@ -17,12 +17,12 @@ from collections.abc import Callable, Generator, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
-import keras
 import numpy as np
 
 from gscalar.base.canonical import digest
 from gscalar.base.errors import TrainingError
 from gscalar.frameworks.keras.backend import Array, to_tensor
+from gscalar.frameworks.keras.flavors import current
 from gscalar.frameworks.keras.randomness import drawing
 from gscalar.model.shares import Share
 from gscalar.runtime.cursor import Cursor, Order, OrderFacts, eval_shard, order_digest
@@ -39,17 +39,17 @@ class Arrays:
     shuffle: bool = True
 
     def __len__(self) -> int:
-        return len(next(iter(keras.tree.flatten(self.values))))
+        return len(current().flatten(self.values)[0])
 
     def at(self, indices: Sequence[int]) -> Any:
         """Return one batch as tensors."""
         rows = np.asarray(indices)
-        return keras.tree.map_structure(lambda array: to_tensor(np.asarray(array)[rows]), self.values)
+        return current().map_structure(lambda array: to_tensor(np.asarray(array)[rows]), self.values)
 
 
 @dataclass(frozen=True, eq=False)
 class BatchList:
-    """Batches that can be asked for by number, as those of a `keras.utils.PyDataset`."""
+    """Batches that can be asked for by number, as those of a `keras.utils.PyDataset` or a legacy `Sequence`."""
 
     get: Callable[[int], Any]
     num_batches: int
@@ -277,7 +277,7 @@ class StreamFeed:
 
 def leading_size(value: Any) -> int:
     """Return the number of samples of a batch: the first dim of its first array, or 1."""
-    for leaf in keras.tree.flatten(value):
+    for leaf in current().flatten(value):
         shape = getattr(leaf, "shape", None)
         if shape:
             return int(shape[0])
@@ -287,7 +287,7 @@ def leading_size(value: Any) -> int:
 def as_float(array: Any) -> Array:
     """Return an array as Keras would train on it: numbers with a fraction in its own precision."""
     values: Array = np.asarray(array.detach().cpu() if hasattr(array, "detach") else array)
-    return values.astype(keras.config.floatx(), copy=False) if values.dtype.kind == "f" else values
+    return values.astype(current().floatx(), copy=False) if values.dtype.kind == "f" else values
 
 
 def steps_of(data: Any, world: int) -> int | None:

@@ -4,6 +4,7 @@ Keras keeps its loop over epochs, its validation, its callbacks and its progress
 takes two things over: where batches come from (the run's global order, this worker's share, from where the run
 stands), and what a batch does (the model's `train_step` up to the gradients, then `run.step`). Both are attributes
 of the objects of this one call of `fit`, which is found on the call stack; nothing of Keras's classes is changed.
+`sources` has what differs between the packages.
 
 What a fit has reached lies in the run's state: how many fits were done, the epoch, the batch in it, and what the
 script's other callbacks remember in plain attributes (the patience of EarlyStopping, the history).
@@ -16,17 +17,18 @@ import sys
 from collections.abc import Generator, Iterator
 from typing import Any
 
-import keras
 import numpy as np
 
 from gscalar.base.errors import UserError
-from gscalar.frameworks.keras.data import Arrays, BatchList, InFit, Marked, Stream, as_float, steps_of
+from gscalar.frameworks.keras.data import InFit, Marked, steps_of
+from gscalar.frameworks.keras.flavors import choose, loaded
+from gscalar.frameworks.keras.sources import Source, kind_of
 from gscalar.frameworks.keras.trainee import KerasTrainee
 from gscalar.runtime.driving import Driver
 from gscalar.runtime.session import Run
 
 _STATE = "keras"
-_PLAIN = (bool, int, float, str, type(None))
+_PLAIN = (bool, int, float, str, type(None), np.bool_, np.integer, np.floating)
 
 
 class Handed:
@@ -52,8 +54,23 @@ class _One:
         return handed
 
 
-class ScalarCallback(keras.callbacks.Callback):  # type: ignore[misc]  # Keras ships no types
-    """Records, resumes and shards the calls of `model.fit` that it is given to."""
+def make_callback(run: Run) -> Any:
+    """Return the callback of a run: a `Callback` of each Keras package that is loaded."""
+    return _as_callback(FitCallback)(run)
+
+
+def _as_callback(hooks: type[Any]) -> type[Any]:
+    return type(hooks.__name__, (hooks, *(flavor.callback_class for flavor in loaded())), {})
+
+
+class FitCallback:
+    """Records, resumes and shards the calls of `model.fit` that it is given to.
+
+    Which package's model it is only `fit` tells; all that Keras asks of a callback beside these hooks comes from the
+    package's own class.
+    """
+
+    model: Any
 
     def __init__(self, run: Run) -> None:
         super().__init__()
@@ -74,7 +91,7 @@ class ScalarCallback(keras.callbacks.Callback):  # type: ignore[misc]  # Keras s
         callbacks.remove(self)
         callbacks.insert(0, self)
         self._fit.others = [each for each in callbacks if each is not self]
-        callbacks.append(_Last(self._fit))
+        callbacks.append(_as_callback(_Last)(self._fit))
         names["callbacks"].set_params({**names["callbacks"].params, "steps": self._fit.steps_of_an_epoch})
 
     def on_epoch_begin(self, epoch: int, logs: Any = None) -> None:
@@ -105,7 +122,7 @@ class ScalarCallback(keras.callbacks.Callback):  # type: ignore[misc]  # Keras s
         self._driver.end_evaluation()
 
 
-class _Last(keras.callbacks.Callback):  # type: ignore[misc]
+class _Last:
     """Ends a fit, after all other callbacks."""
 
     def __init__(self, fit: _Fit) -> None:
@@ -123,11 +140,14 @@ class _Fit:
         self._run = run
         self._driver = driver
         self._model = model
-        self._source = names["epoch_iterator"]
         self._steps_per_epoch: int | None = names["steps_per_epoch"]
-        self._data = InFit(_data_of(self._source.data_adapter, self._steps_per_epoch))
+        kind = kind_of(choose([model]).name)
+        self._source: Source = kind.open_source(model, names, lambda: self._train_step)
+        self._data = InFit(self._source.data)
+        kind.build(model, names)
         self._trainee = self._adopt()
         self._number = self._trainee.begin_fit()
+        self._train_step = self._trainee.train_step()
         self.others: list[Any] = []
         self.steps_of_an_epoch = self._steps_per_epoch or steps_of(self._data.data, run.world)
         first, last = int(names["initial_epoch"]), int(names["epochs"])
@@ -142,10 +162,10 @@ class _Fit:
         if self._done_before:
             self._epoch = last
         self._batches = self._begin(last - first)
-        self._train_step = self._trainee.train_step()
-        self._take_over()
+        num_done = 0 if self._done_before else (run.state.step - self._began) * driver.accumulate
+        self._source.take_over(self._epoch, num_done, self._one_epoch, self._take_step)
         for _ in range(first, self._epoch if resumed else first):
-            self._hooks.on_epoch_end()
+            self._source.end_epoch()
 
     def _adopt(self) -> KerasTrainee:
         if self._driver.trainee is None:
@@ -175,17 +195,10 @@ class _Fit:
         steps = math.ceil(num_epochs * self._steps_per_epoch / self._driver.accumulate)
         return self._driver.batches(self._data, epochs=None, steps=self._began + steps)
 
-    def _take_over(self) -> None:
-        self._source._enumerate_iterator = self._one_epoch
-        self._source.steps_per_execution = 1
-        self._model.train_function = self._take_step
-        self._model._initial_epoch = self._epoch
-
     def let_go(self) -> None:
         """Leave Keras and the data as they were found."""
         self._batches.close()
-        self._model._initial_epoch = None
-        self._model.train_function = None
+        self._source.let_go()
         self._data.release()
 
     def begin_epoch(self, epoch: int) -> None:
@@ -204,6 +217,7 @@ class _Fit:
     def end(self) -> None:
         """Let the run take the step's border that is still open, with its checkpoint."""
         if self._done_before:
+            self._trainee.pass_over_fit()
             self.let_go()
             return
         self._trainee.kept = {}
@@ -216,15 +230,10 @@ class _Fit:
             self._driver.save_at_end()
         self.let_go()
 
-    @property
-    def _hooks(self) -> Any:
-        """Whose hooks Keras's own iterator calls around an epoch; not the adapter's, which would start its workers."""
-        return getattr(self._source.data_adapter, "py_dataset", self._source.data_adapter)
-
     def _one_epoch(self) -> Iterator[tuple[int, int, Iterator[Any]]]:
         """Yield as Keras's own iterator does: first step, last step, and an iterator over what to train on."""
         self._remember()
-        self._hooks.on_epoch_begin()
+        self._source.begin_epoch()
         step, self._step = self._step, 0
         while self._steps_per_epoch is None or step < self._steps_per_epoch:
             self._run.state[_STATE] = {
@@ -236,13 +245,13 @@ class _Fit:
                 break
             if self._trainee.restores_metrics:
                 # The compiled metrics have no variables before they have seen a batch, if only its shapes.
-                self._model._symbolic_build(data_batch=batch.value)
+                self._source.meet_metrics(batch.value)
                 self._trainee.restore_metrics()
             yield step, step, _One(Handed(batch.value))
             step += 1
             if self._steps_per_epoch is None and batch.ends_epoch:
                 break
-        self._hooks.on_epoch_end()
+        self._source.end_epoch()
         self._remembered = []
 
     def _remember(self) -> None:
@@ -273,10 +282,10 @@ class _Fit:
 
 def _running_fit(model: Any) -> dict[str, Any]:
     """Return the names of the call of `fit` that is beginning."""
-    frame = sys._getframe()
+    name, frame = kind_of(choose([model]).name).LOCAL_NAME, sys._getframe()
     while frame is not None:
         names = frame.f_locals
-        if frame.f_code.co_name == "fit" and names.get("self") is model and "epoch_iterator" in names:
+        if frame.f_code.co_name == "fit" and names.get("self") is model and name in names:
             return dict(names)
         frame = frame.f_back  # type: ignore[assignment]
     raise UserError(
@@ -288,7 +297,7 @@ def _running_fit(model: Any) -> dict[str, Any]:
 
 
 def _check_alone(callbacks: list[Any]) -> None:
-    count = sum(isinstance(each, ScalarCallback) for each in callbacks)
+    count = sum(isinstance(each, FitCallback) for each in callbacks)
     if count > 1:
         raise UserError(
             code="callback-twice",
@@ -298,39 +307,12 @@ def _check_alone(callbacks: list[Any]) -> None:
         )
 
 
-def _data_of(adapter: Any, steps_per_epoch: int | None) -> Arrays | BatchList | Stream:
-    """Return what Keras has made of the arguments of `fit`, as data of a run."""
-    kind = type(adapter).__name__
-    if kind == "ArrayDataAdapter":
-        values = keras.tree.map_structure(as_float, keras.tree.lists_to_tuples(adapter._inputs))
-        return Arrays(values, adapter._batch_size, bool(adapter._shuffle))
-    if kind == "PyDatasetAdapter" and adapter.py_dataset.num_batches is not None:
-        get = adapter.py_dataset.__getitem__
-        return BatchList(
-            lambda index: adapter._standardize_batch(get(index)), adapter.py_dataset.num_batches, bool(adapter.shuffle)
-        )
-    if steps_per_epoch is None and _is_endless(adapter):
-        raise UserError(
-            code="endless-epoch",
-            what="The data has no end, so an epoch would have none.",
-            value=kind,
-            next_step="Give model.fit(..., steps_per_epoch=...).",
-        )
-    if kind == "TFDatasetAdapter":
-        return Stream(lambda: iter(adapter._dataset), kind, draws=False)
-    return Stream(lambda: iter(adapter.get_numpy_iterator()), kind)
-
-
-def _is_endless(adapter: Any) -> bool:
-    dataset = getattr(adapter, "_dataset", None)
-    cardinality = getattr(dataset, "cardinality", None)
-    return callable(cardinality) and int(cardinality()) == -1
-
-
 def _plain_values(callback: Any) -> dict[str, Any]:
     """Return what a callback remembers in attributes of plain numbers, texts and lists of them."""
     skipped = ("_model", "params", "model")
-    return {name: value for name, value in vars(callback).items() if name not in skipped and _is_plain(value)}
+    return {
+        name: _as_plain(value) for name, value in vars(callback).items() if name not in skipped and _is_plain(value)
+    }
 
 
 def _is_arrays(value: Any) -> bool:
@@ -343,3 +325,12 @@ def _is_plain(value: Any) -> bool:
     if isinstance(value, dict):
         return all(isinstance(name, str) and _is_plain(item) for name, item in value.items())
     return isinstance(value, _PLAIN)
+
+
+def _as_plain(value: Any) -> Any:
+    """Return a plain value with NumPy's numbers, such as a rate that was logged, as Python's."""
+    if isinstance(value, list):
+        return [_as_plain(item) for item in value]
+    if isinstance(value, dict):
+        return {name: _as_plain(item) for name, item in value.items()}
+    return value.item() if isinstance(value, np.generic) else value

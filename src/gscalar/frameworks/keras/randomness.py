@@ -1,6 +1,7 @@
 """Random numbers of Python, NumPy, Keras and its backend as one.
 
-Keras's layers keep seeds of their own, which are variables of the model and saved with it.
+The layers of Keras 3 keep seeds of their own, which are variables of the model and saved with it; those of legacy
+Keras draw from generators that are saved beside it.
 """
 
 from __future__ import annotations
@@ -10,43 +11,39 @@ import sys
 from collections.abc import Iterator
 from typing import Any
 
-import keras
 import msgspec
 import numpy as np
-from keras.src.backend.common import global_state
-from keras.src.random import seed_generator
-from keras.src.utils import rng_utils
 
-from gscalar.frameworks.keras.backend import backend_name, to_host
-from gscalar.runtime.host_random import drawing_on_host, host_state, seed_host, set_host_state
+from gscalar.frameworks.keras.backend import backend_name
+from gscalar.frameworks.keras.flavors import current, loaded
+from gscalar.runtime.host_random import drawing_on_host, host_state, set_host_state
 
 
 def seed_all(seed: int, deterministic: bool) -> None:
-    """Seed every generator; `deterministic` also forbids algorithms that may differ between runs."""
+    """Seed every generator; `deterministic` also forbids algorithms that may differ between runs.
+
+    Where both packages are loaded it is open yet which one is meant, and both are seeded.
+    """
     seed %= 2**32
-    if backend_name() == "tensorflow":
+    backend = backend_name()
+    for flavor in loaded() or [current()]:
+        flavor.seed(seed)
+    if backend == "tensorflow":
         import tensorflow as tf
 
-        keras.utils.set_random_seed(seed)
         if deterministic:
             tf.config.experimental.enable_op_determinism()
         return
     import torch
 
-    # What keras.utils.set_random_seed does, but for importing TensorFlow wherever it is installed.
-    seed_host(seed)
     torch.manual_seed(seed)
-    global_state.set_global_attribute(rng_utils.GLOBAL_RANDOM_SEED, seed)
-    global_state.set_global_attribute(seed_generator.GLOBAL_SEED_GENERATOR, None)
     if deterministic:
         torch.use_deterministic_algorithms(True)
 
 
 def random_state() -> bytes:
     """Return the state of every generator, as msgpack."""
-    state: dict[str, Any] = host_state()
-    shared = seed_generator.global_seed_generator()
-    state["keras"] = to_host(shared.state).astype(np.int64).tolist()
+    state: dict[str, Any] = {**host_state(), **{flavor.name: flavor.random_state() for flavor in loaded()}}
     if backend_name() == "torch":
         import torch
 
@@ -62,7 +59,9 @@ def set_random_state(blob: bytes) -> None:
     """Put back what `random_state` gave."""
     state = msgspec.msgpack.decode(blob)
     set_host_state(state)
-    seed_generator.global_seed_generator().state.assign(np.asarray(state["keras"]))
+    for flavor in loaded():
+        if flavor.name in state:
+            flavor.set_random_state(state[flavor.name])
     if "torch" in state:
         import torch
 

@@ -1,4 +1,4 @@
-"""What is trained: one Keras model with its optimizer.
+"""What is trained: one Keras model, of either package, with its optimizer.
 
 Gradients come as tensors. They go through the host only where something has to be done with them: a sum over ranks
 or micro-steps, a weight, a clipped norm.
@@ -12,13 +12,13 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
-import keras
 import numpy as np
 
 from gscalar.base.errors import TrainingError, UserError
 from gscalar.frameworks.keras.applied import Applied, check_plan
-from gscalar.frameworks.keras.backend import Array, applied, compiled, gradients_of, scope_of, to_host, to_tensor
+from gscalar.frameworks.keras.backend import Array, compiled, gradients_of, scope_of, to_host, to_tensor
 from gscalar.frameworks.keras.capture import Differentiated, TrainStep, dense
+from gscalar.frameworks.keras.flavors import Flavor
 from gscalar.model.spans import CollectiveKind
 from gscalar.model.spec import Plan
 from gscalar.observation.collectives import GRADIENTS, CollectiveLedger
@@ -42,10 +42,11 @@ class Taped:
 class KerasTrainee:
     """A model and the optimizer that moves it."""
 
-    def __init__(self, objects: Sequence[Any], group: HostGroup | None, world: int, plan: Plan) -> None:
+    def __init__(self, objects: Sequence[Any], flavor: Flavor, group: HostGroup | None, world: int, plan: Plan) -> None:
         self.objects = tuple(objects)
-        (self.model,) = (item for item in objects if isinstance(item, keras.Model))
-        given = [item for item in objects if isinstance(item, keras.optimizers.Optimizer)]
+        self.flavor = flavor
+        (self.model,) = (item for item in objects if isinstance(item, flavor.model_class))
+        given = [item for item in objects if isinstance(item, flavor.optimizer_classes)]
         self._given_optimizer = given[0] if given else None
         self.ledger: CollectiveLedger | None = None
         self.num_fits = 0
@@ -54,7 +55,7 @@ class KerasTrainee:
         self._group = group
         self._world = world
         self._border = True
-        self._rate, self._rate_seen_s = 0.0, -math.inf
+        self._known_rate, self._rate_seen_s = 0.0, -math.inf
         self._has_moved = False  # whether the open step's optimizer was moved by the script's strategy
         self._gradients: list[Any] = []  # of the open step: tensors, arrays, or None
         self._plan = plan
@@ -62,6 +63,7 @@ class KerasTrainee:
         self._base_lr = 0.0
         self._restored: Snapshot | None = None
         self._train_step: tuple[tuple[Any, ...], TrainStep] | None = None
+        flavor.make_ready(self.model)
         self._apply: tuple[Any, Callable[..., Any]] | None = None
         self._meet_optimizer()
 
@@ -73,26 +75,23 @@ class KerasTrainee:
     def _meet_optimizer(self) -> None:
         """Build the optimizer, and take the rate of one that was not seen before for the script's own."""
         optimizer = self.optimizer
-        if not optimizer.built:
-            with scope_of(self.model):
-                optimizer.build(self.model.trainable_variables)
+        with scope_of(self.model):
+            self.flavor.build_optimizer(optimizer, self.model.trainable_variables)
         if optimizer is self._optimizer:
             return
-        if self._plan.schedule is not None and isinstance(
-            getattr(optimizer, "_learning_rate", None), keras.optimizers.schedules.LearningRateSchedule
-        ):
+        if self._plan.schedule is not None and self.flavor.has_schedule(optimizer):
             raise UserError(
                 code="schedule-twice",
                 what="The optimizer has a learning-rate schedule, and the plan has one too.",
                 value=type(optimizer).__name__,
                 next_step="Keep one: remove plan.schedule from the job, or give the optimizer a number.",
             )
-        self._optimizer, self._base_lr = optimizer, _rate_of(optimizer)
+        self._optimizer, self._base_lr = optimizer, self._rate()
 
     def take_from_first(self, rank: int) -> None:
         """Give every rank the first one's variables: what was made before the seed was set differs."""
         assert self._group is not None
-        variables = [*self.model.variables, *self.optimizer.variables]
+        variables = [*self.flavor.model_state(self.model), *self.flavor.optimizer_state(self.optimizer)]
         arrays = [to_host(variable) for variable in variables]
         payload = self._group.broadcast(b"".join(array.tobytes() for array in arrays) if rank == 0 else b"")
         if rank == 0:
@@ -158,7 +157,7 @@ class KerasTrainee:
         if clip_norm is not None:
             norm = _norm(gradients) * scale
             if self.scales_losses:
-                norm /= float(to_host(self.optimizer.dynamic_scale))
+                norm /= float(to_host(self.flavor.loss_scale(self.optimizer)))
             # A norm that is not finite must not hide: it scales by itself.
             scale *= min(1.0, clip_norm / (norm + 1e-6)) if np.isfinite(norm) else 1.0
             if self.scales_losses and not np.isfinite(norm):
@@ -167,7 +166,7 @@ class KerasTrainee:
             gradients = [None if each is None else _weighed(each, scale) for each in gradients]
         if lr_factor is not None:
             self.optimizer.learning_rate = self._base_lr * lr_factor
-        lr = _rate_of(self.optimizer)
+        lr = self._rate()
         pairs = [(each, variable) for each, variable in zip(gradients, self.variables, strict=True) if each is not None]
         if pairs:
             self._move([_as_tensor(each) for each, _ in pairs], [variable for _, variable in pairs])
@@ -177,19 +176,22 @@ class KerasTrainee:
         """Return the learning rate as of the last second: on a parameter server a look takes longer than a step."""
         now_s = time.monotonic()
         if now_s - self._rate_seen_s >= _LOOK_AT_RATE_EVERY_S:
-            self._rate_seen_s, self._rate = now_s, _rate_of(self.optimizer)
-        return self._rate
+            self._rate_seen_s, self._known_rate = now_s, self._rate()
+        return self._known_rate
 
     @property
     def scales_losses(self) -> bool:
         """Whether the optimizer scales losses up for float16, so that gradients may overflow now and then."""
-        return isinstance(self.optimizer, keras.optimizers.LossScaleOptimizer)
+        return self.flavor.loss_scale(self.optimizer) is not None
+
+    def _rate(self) -> float:
+        return float(to_host(self.flavor.rate(self.optimizer)))
 
     def _move(self, gradients: list[Any], variables: list[Any]) -> None:
         optimizer = self.optimizer
         key = (optimizer, *variables)
         if self._apply is None or not _same(self._apply[0], key):
-            self._apply = (key, compiled(lambda found: applied(optimizer, found, variables), self.model))
+            self._apply = (key, compiled(lambda found: self.flavor.move(optimizer, found, variables), self.model))
         self._apply[1](gradients)
 
     def weights_by_name(self) -> dict[str, Any]:
@@ -198,12 +200,12 @@ class KerasTrainee:
 
     def weights_by_path(self) -> list[tuple[str, Array]]:
         """Return the weights by the paths that people know."""
-        return [(weight.path, to_host(weight)) for weight in self.model.weights]
+        return [(_path(weight), to_host(weight)) for weight in self.model.weights]
 
     def gradients_by_path(self) -> list[tuple[str, Array]]:
         """Return the gradients of the open step."""
         pairs = zip(self.variables, self._gradients, strict=False)
-        return [(variable.path, to_host(gradient)) for variable, gradient in pairs if gradient is not None]
+        return [(_path(variable), to_host(gradient)) for variable, gradient in pairs if gradient is not None]
 
     def snapshot(self) -> Snapshot:
         """Return host copies of the model's variables, seeds and metrics included, and of the optimizer's."""
@@ -215,16 +217,16 @@ class KerasTrainee:
 
     def restore(self, snapshot: Snapshot) -> None:
         """Put a snapshot back. The optimizer's part waits for its fit, the metrics' for an epoch's begin."""
-        self._assign("model", self.model.variables, snapshot)
+        self._assign("model", self.flavor.model_state(self.model), snapshot)
         self.kept = {name: array for name, array in snapshot.arrays.items() if name.startswith("callbacks/")}
         self._restored = snapshot
         self._restore_optimizer()
 
     def train_step(self) -> TrainStep:
         """Return the model's training step; a new one where the model was compiled anew."""
-        key = (self.model.optimizer, self.model._compile_loss, self.model._compile_metrics)
+        key = self.flavor.compiled_parts(self.model)
         if self._train_step is None or not _same(self._train_step[0], key):
-            self._train_step = (key, TrainStep(self.model))
+            self._train_step = (key, TrainStep(self.model, self.flavor))
         return self._train_step[1]
 
     def begin_fit(self) -> int:
@@ -234,12 +236,17 @@ class KerasTrainee:
         self._restore_optimizer()
         return self.num_fits
 
+    def pass_over_fit(self) -> None:
+        """Put the model back after a fit that was done before: an optimizer with averages ends with setting them."""
+        if self._restored is not None:
+            self._assign("model", self.flavor.model_state(self.model), self._restored)
+
     def _restore_optimizer(self) -> None:
         """Put the optimizer of the restored snapshot back, in the fit in which it was taken."""
         snapshot = self._restored
         if snapshot is None or snapshot.values["fit"] != self.num_fits:
             return
-        self._assign("optimizer", self.optimizer.variables, snapshot)
+        self._assign("optimizer", self.flavor.optimizer_state(self.optimizer), snapshot)
         metrics = {name: array for name, array in snapshot.arrays.items() if name.startswith("metrics/")}
         self._restored = Snapshot(arrays=metrics, values=snapshot.values) if metrics else None
 
@@ -252,13 +259,13 @@ class KerasTrainee:
         """Put back what the restored snapshot has of the metrics; the snapshot is done with."""
         snapshot, self._restored = self._restored, None
         if snapshot is not None:
-            self._assign("metrics", self.model.metrics_variables, snapshot)
+            self._assign("metrics", self.flavor.metric_state(self.model), snapshot)
 
     def _kinds(self) -> dict[str, Sequence[Any]]:
         return {
-            "model": self.model.variables,
-            "optimizer": self.optimizer.variables,
-            "metrics": self.model.metrics_variables,
+            "model": self.flavor.model_state(self.model),
+            "optimizer": self.flavor.optimizer_state(self.optimizer),
+            "metrics": self.flavor.metric_state(self.model),
         }
 
     def _assign(self, kind: str, variables: Sequence[Any], snapshot: Snapshot) -> None:
@@ -269,13 +276,9 @@ class KerasTrainee:
         for name, variable in named.items():
             there, here = tuple(snapshot.arrays[name].shape), tuple(variable.shape)
             if there != here:
-                raise _mismatch(f"{variable.path} has shape {here} and had {there}")
+                raise _mismatch(f"{_path(variable)} has shape {here} and had {there}")
         for name, variable in named.items():
             variable.assign(snapshot.arrays[name])
-
-
-def _rate_of(optimizer: Any) -> float:
-    return float(to_host(optimizer.learning_rate))
 
 
 def _same(some: tuple[Any, ...], others: tuple[Any, ...]) -> bool:
@@ -298,7 +301,17 @@ def _named(kind: str, variables: Sequence[Any]) -> dict[str, Any]:
     """
     if kind == "optimizer":
         return {f"{kind}/{index:05d}": variable for index, variable in enumerate(variables)}
-    return {f"{kind}/{index:05d}.{variable.name}": variable for index, variable in enumerate(variables)}
+    return {f"{kind}/{index:05d}.{_own_name(variable)}": variable for index, variable in enumerate(variables)}
+
+
+def _path(variable: Any) -> str:
+    """Return the name by which people know a variable: with its layer's."""
+    return str(getattr(variable, "path", variable.name))
+
+
+def _own_name(variable: Any) -> str:
+    """Return a variable's name without its layer's, which legacy Keras puts before it."""
+    return str(variable.name).rpartition("/")[2].removesuffix(":0")
 
 
 def _weighed(gradient: Any, weight: float) -> Array:

@@ -5,12 +5,16 @@ import signal
 import sys
 from pathlib import Path
 
-import keras
 import numpy as np
 from sklearn.datasets import load_digits
 
 import gscalar
 import gscalar.keras
+
+if os.environ.get("TF_USE_LEGACY_KERAS"):
+    import tf_keras as keras
+else:
+    import keras
 
 OUT = Path(sys.argv[1])
 HOW = os.environ.get("HOW", "arrays")  # arrays, dataset, loader, twice, loop, no-init
