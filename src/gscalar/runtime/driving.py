@@ -32,6 +32,12 @@ class Driver:
         """The micro-steps of an optimizer step."""
         return self.run._spec.plan.accumulate
 
+    @property
+    def leaves_gradients(self) -> bool:
+        """Whether the job wants nothing of gradients but that the optimizer moves by them, at its own rate."""
+        plan, looks = self.run._spec.plan, self.run._spec.on_nonfinite == "stop"
+        return plan.accumulate == 1 and plan.clip_norm is None and plan.schedule is None and not looks
+
     def batches(self, data: Any, *, epochs: int | None, steps: int | None) -> Generator[Any, None, None]:
         """Return `run.batches`, which may be closed before its end."""
         return cast("Generator[Any, None, None]", self.run.batches(data, epochs=epochs, steps=steps))

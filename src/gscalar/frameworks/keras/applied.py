@@ -1,4 +1,8 @@
-"""A step whose optimizer has moved already: by a strategy of tf.distribute, which keeps the gradients to itself."""
+"""A step whose optimizer has moved already.
+
+By a strategy of tf.distribute, which keeps the gradients to itself; or in the one graph of a step of `model.fit`, where
+nothing else has to be done with them.
+"""
 
 from __future__ import annotations
 
@@ -11,9 +15,10 @@ from gscalar.model.spec import Plan
 
 @dataclass(frozen=True, slots=True)
 class Applied:
-    """The loss of a step that is done."""
+    """The loss of a step that is done, and the learning rate where the step tells it."""
 
     loss: Any
+    lr: Any = None
 
     def __float__(self) -> float:
         return float(self.loss)

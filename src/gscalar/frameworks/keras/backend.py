@@ -87,6 +87,27 @@ def to_tensor(value: Array) -> Any:
     return tf.convert_to_tensor(value)
 
 
+def staged(value: Array) -> Any:
+    """Return host values as far on their way to a tensor as any thread can bring them; `to_tensor` goes on.
+
+    The scopes of devices are each thread's own, so what is staged lies on the host. A tensor of PyTorch shares the
+    array's memory there, and leaves nothing to do.
+    """
+    if backend_name() == "torch":
+        return value
+    import tensorflow as tf
+
+    with tf.device("CPU:0"):
+        return tf.convert_to_tensor(value)
+
+
+def constant(value: Any) -> Any:
+    """Return a number of TensorFlow as it is now, for what comes later in the same graph."""
+    import tensorflow as tf
+
+    return tf.identity(tf.convert_to_tensor(value))
+
+
 def gradients_of(loss: Any, variables: Sequence[Any]) -> list[Any]:
     """Return the gradients of a loss of PyTorch, which knows how it came about.
 

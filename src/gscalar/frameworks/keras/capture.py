@@ -3,6 +3,9 @@
 While `train_step` runs (or is traced into a graph), the optimizer's `apply` (in legacy Keras `apply_gradients`) hands
 the gradients over in place of moving, and its `scale_loss` (or `minimize`) tells the loss. So a step that the model's
 class defines itself is taken apart as well, as long as it ends with one call of the compiled optimizer.
+
+Where nothing has to be done with the gradients, `apply` moves at once, and the whole step is one graph as in Keras
+itself: a second graph would cost its dispatch, and have all gradients written to memory and read again.
 """
 
 from __future__ import annotations
@@ -13,7 +16,8 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from gscalar.base.errors import UserError
-from gscalar.frameworks.keras.backend import backend_name, compiled
+from gscalar.frameworks.keras.applied import Applied
+from gscalar.frameworks.keras.backend import backend_name, compiled, constant
 from gscalar.frameworks.keras.flavors import Flavor
 
 
@@ -30,6 +34,7 @@ class Differentiated:
 
 @dataclass(slots=True)
 class _Taken:
+    moves: bool
     loss: Any = None
     gradients: list[Any] | None = None
     variables: list[Any] = field(default_factory=list)
@@ -58,6 +63,12 @@ class TrainStep:
         self._flavor = flavor
         self.variables: list[Any] = []  # those of the gradients, known after the first call
         self._run = compiled(self._differentiate, model)
+        self._run_whole = compiled(self._move, model)
+
+    @property
+    def is_graph(self) -> bool:
+        """Whether a step is compiled, so that two halves of it cost more than the whole."""
+        return backend_name() == "tensorflow" and not self._model.run_eagerly
 
     def __call__(self, data: Any) -> tuple[Any, Differentiated]:
         """Return what the step logs, and its loss with the gradients.
@@ -75,8 +86,27 @@ class TrainStep:
             trace(data)
         return trace is not None
 
+    def whole(self, data: Any) -> tuple[Any, Applied]:
+        """Let the optimizer move too; return what the step logs, and its loss.
+
+        Raises:
+            UserError: `train-step-unknown`.
+        """
+        logs, loss, lr = self._run_whole(data)
+        return logs, Applied(loss, lr)
+
     def _differentiate(self, data: Any) -> tuple[Any, Any, list[Any]]:
-        taken = _Taken()
+        logs, loss, gradients = self._take(data, moves=False)
+        return logs, loss, [dense(gradient) for gradient in gradients]
+
+    def _move(self, data: Any) -> tuple[Any, Any, Any]:
+        # Before the move: a schedule then gives the rate of the next step.
+        lr = constant(self._flavor.rate(self._model.optimizer))
+        logs, loss, _ = self._take(data, moves=True)
+        return logs, loss, lr
+
+    def _take(self, data: Any, *, moves: bool) -> tuple[Any, Any, list[Any]]:
+        taken = _Taken(moves=moves)
         with _handing_over(self._model.optimizer, taken, self._flavor):
             logs = self._model.train_step(data)
         if taken.gradients is None:
@@ -88,7 +118,7 @@ class TrainStep:
             )
         self.variables = taken.variables
         loss = taken.loss if taken.loss is not None else logs.get("loss", 0.0)
-        return logs, loss, [dense(gradient) for gradient in taken.gradients]
+        return logs, loss, taken.gradients
 
 
 @contextlib.contextmanager

@@ -21,7 +21,8 @@ import numpy as np
 
 from gscalar.base.canonical import digest
 from gscalar.base.errors import TrainingError
-from gscalar.frameworks.keras.backend import Array, to_tensor
+from gscalar.frameworks.keras.ahead import Request, read_ahead, read_in_turn, requests_of
+from gscalar.frameworks.keras.backend import Array, staged, to_tensor
 from gscalar.frameworks.keras.flavors import current
 from gscalar.frameworks.keras.randomness import drawing
 from gscalar.model.shares import Share
@@ -41,10 +42,19 @@ class Arrays:
     def __len__(self) -> int:
         return len(current().flatten(self.values)[0])
 
+    @property
+    def in_memory(self) -> bool:
+        """Whether rows are picked by NumPy alone."""
+        return all(isinstance(leaf, np.ndarray) for leaf in current().flatten(self.values))
+
+    def rows(self, indices: Sequence[int]) -> Any:
+        """Return one batch as arrays."""
+        places = np.asarray(indices)
+        return current().map_structure(lambda array: np.asarray(array)[places], self.values)
+
     def at(self, indices: Sequence[int]) -> Any:
         """Return one batch as tensors."""
-        rows = np.asarray(indices)
-        return current().map_structure(lambda array: to_tensor(np.asarray(array)[rows]), self.values)
+        return as_tensors(self.rows(indices))
 
 
 @dataclass(frozen=True, eq=False)
@@ -130,21 +140,22 @@ class ListedFeed:
 
     def batches(self, cursor: Cursor, data_state: Any, accumulate: int) -> Generator[Batch, None, None]:
         """Yield this rank's micro-batches from the cursor on, without end."""
-        for step in self._order.steps(cursor, accumulate):
-            total = sum(micro.num_global for micro in step) if self._by_sample else None
-            for micro in step:
-                value = self._take(micro.indices, micro.draw)
+        requests = requests_of(self._order.steps(cursor, accumulate))
+        with contextlib.closing(self._read(requests)) as taken:
+            for (micro, step), value, num_ready in taken:
                 num_samples = micro.num_samples
                 if not self._by_sample:
                     num_samples = 0 if micro.is_padding else leading_size(value)
+                value = as_tensors(value) if self._by_sample else value
                 yield Batch(
                     value=Marked(value, micro.ends_epoch) if self._in_fit else value,
                     num_samples=num_samples,
-                    group_samples=total,
+                    group_samples=sum(other.num_global for other in step) if self._by_sample else None,
                     after=micro.after,
                     ends_epoch=micro.ends_epoch,
                     shares=micro.shares(self._place.number),
                     step_size=len(step),
+                    num_ready=num_ready,
                 )
 
     def evaluation(self) -> Iterator[Any]:
@@ -161,6 +172,15 @@ class ListedFeed:
     def release(self) -> None:
         """Let the samples go; the order stays known."""
         self._data = BatchList(lambda number: None, 0)
+
+    def _read(self, requests: Iterator[Request]) -> Generator[tuple[Request, Any, int], None, None]:
+        """Yield the requests with their batches; only what is no code of the script's is read ahead."""
+        data = self._data
+        if not isinstance(data, Arrays):
+            return read_in_turn(requests, lambda micro: self._take(micro.indices, micro.draw))
+        if not data.in_memory:
+            return read_in_turn(requests, lambda micro: data.rows(micro.indices))
+        return read_ahead(requests, lambda micro: current().map_structure(staged, data.rows(micro.indices)))
 
     def _take(self, indices: Sequence[int], draw: int) -> Any:
         if isinstance(self._data, Arrays):
@@ -273,6 +293,11 @@ class StreamFeed:
             value=self._data.kind,
             next_step="Look at its source; give data that begins anew in each epoch.",
         )
+
+
+def as_tensors(arrays: Any) -> Any:
+    """Return nested arrays, staged or not, as tensors."""
+    return current().map_structure(to_tensor, arrays)
 
 
 def leading_size(value: Any) -> int:

@@ -20,6 +20,8 @@ from typing import Any
 import numpy as np
 
 from gscalar.base.errors import UserError
+from gscalar.frameworks.keras.applied import Applied
+from gscalar.frameworks.keras.capture import Differentiated
 from gscalar.frameworks.keras.data import InFit, Marked, steps_of
 from gscalar.frameworks.keras.flavors import choose, loaded
 from gscalar.frameworks.keras.sources import Source, kind_of
@@ -162,6 +164,7 @@ class _Fit:
         if self._done_before:
             self._epoch = last
         self._batches = self._begin(last - first)
+        self._may_move_at_once = driver.leaves_gradients and self._train_step.is_graph
         num_done = 0 if self._done_before else (run.state.step - self._began) * driver.accumulate
         self._source.take_over(self._epoch, num_done, self._one_epoch, self._take_step)
         for _ in range(first, self._epoch if resumed else first):
@@ -274,9 +277,13 @@ class _Fit:
             self.let_go()
             self._model.make_train_function(force=True)
             return self._model.train_function(received)
-        logs, differentiated = self._train_step(item.value)
+        loss: Applied | Differentiated
+        if self._may_move_at_once and self._trainee.takes_whole_steps:
+            logs, loss = self._train_step.whole(item.value)
+        else:
+            logs, loss = self._train_step(item.value)
         self._trainee.variables = self._train_step.variables
-        self._run.step(differentiated)
+        self._run.step(loss)
         return logs
 
 

@@ -56,8 +56,8 @@ class KerasTrainee:
         self._world = world
         self._border = True
         self._known_rate, self._rate_seen_s = 0.0, -math.inf
-        self._has_moved = False  # whether the open step's optimizer was moved by the script's strategy
         self._gradients: list[Any] = []  # of the open step: tensors, arrays, or None
+        self._applied: Applied | None = None  # the loss of the open step, where the optimizer has moved already
         self._plan = plan
         self._optimizer: Any = None  # that of `_base_lr`
         self._base_lr = 0.0
@@ -112,8 +112,9 @@ class KerasTrainee:
     def backward(self, loss: Any, weight: float, when_computed: Callable[[], None] | None = None) -> None:
         """Add the gradient of `weight * loss`, and average it over ranks at the border."""
         if isinstance(loss, Applied):
-            check_plan(self._plan)
-            self._has_moved = True
+            if loss.lr is None:
+                check_plan(self._plan)
+            self._applied = loss
             if when_computed is not None:
                 when_computed()
             return
@@ -127,6 +128,12 @@ class KerasTrainee:
         self._gradients = list(found)
         if self._border and self._world > 1:
             self._gradients = self._mean_over_ranks(self._gradients)
+
+    @property
+    def takes_whole_steps(self) -> bool:
+        """Whether the next micro-step is a step by itself, and the compiled optimizer may move in it at once."""
+        alone = self._world == 1 and self._border and not self._gradients
+        return alone and self.optimizer is self.model.optimizer
 
     def _differentiate(self, loss: Any) -> Sequence[Any]:
         if isinstance(loss, Differentiated):
@@ -149,9 +156,9 @@ class KerasTrainee:
 
     def update(self, *, scale: float, clip_norm: float | None, lr_factor: float | None) -> Update:
         """Scale, clip, set the rate, move, and forget the gradient."""
-        if self._has_moved:
-            self._has_moved = False
-            return Update(lr=self._rate_seen(), grad_norm=None)
+        if self._applied is not None:
+            known, self._applied = self._applied.lr, None
+            return Update(lr=self._rate_seen() if known is None else float(to_host(known)), grad_norm=None)
         gradients, self._gradients = self._gradients, []
         norm = None
         if clip_norm is not None:

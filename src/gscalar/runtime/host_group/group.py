@@ -80,6 +80,9 @@ class HostGroup:
             Retryable: `peer-lost`, as do all methods.
             TrainingError: `ranks-differ`, as do all methods.
         """
+        if self._world == 1:
+            same = [float(value) for value in values]
+            return lambda: same
         number = self._post.begin(Kind.SUM, pack(list(values)))
         return lambda: unpack(self._post.wait(Kind.SUM, number))
 

@@ -17,6 +17,8 @@ from typing import Any, Protocol
 class Taking(Protocol):
     """What takes a step's gradients in the optimizer's place."""
 
+    moves: bool  # whether the optimizer moves by them all the same
+
     def tell(self, loss: Any) -> None:
         """Note the loss that is about to be differentiated."""
 

@@ -107,11 +107,14 @@ def move(optimizer: Any, gradients: Sequence[Any], variables: Sequence[Any]) -> 
 
 def replacements(optimizer: Any, taking: Taking) -> Mapping[str, Callable[..., Any]]:
     """Return an `apply` that hands over, and a `scale_loss` that tells the loss."""
-    scale_loss = optimizer.scale_loss
+    move, scale_loss = optimizer.apply, optimizer.scale_loss
 
     def apply(gradients: Any, trainable_variables: Any = None) -> None:
         variables = optimizer._trainable_variables if trainable_variables is None else trainable_variables
+        gradients = list(gradients)
         taking.take(gradients, variables)
+        if taking.moves:
+            move(gradients, trainable_variables)
 
     def scale(loss: Any) -> Any:
         taking.tell(loss)

@@ -128,12 +128,12 @@ def move(optimizer: Any, gradients: Sequence[Any], variables: Sequence[Any]) -> 
 
 def replacements(optimizer: Any, taking: Taking) -> Mapping[str, Callable[..., Any]]:
     """Return an `apply_gradients` that hands over, and a `minimize` that tells the loss and ends in it."""
-    minimize = optimizer.minimize
+    minimize, move = optimizer.minimize, optimizer.apply_gradients
 
     def apply_gradients(grads_and_vars: Iterable[Any], *arguments: Any, **options: Any) -> Any:
         pairs = list(grads_and_vars)
         taking.take([gradient for gradient, _ in pairs], [variable for _, variable in pairs])
-        return optimizer.iterations
+        return move(pairs, *arguments, **options) if taking.moves else optimizer.iterations
 
     def minimize_told(loss: Any, *arguments: Any, **options: Any) -> Any:
         if not callable(loss):
