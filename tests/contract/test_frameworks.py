@@ -69,6 +69,32 @@ def ids_of(batch): return [int(y) for y in batch[1]]
 def weights_of(model): return [float(value) for weight in model.weights for value in to_host(weight).ravel()]
 def draw(): return float(keras.random.uniform(()))
 """
+LEGACY_KERAS = """
+import os
+os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")
+import numpy as np
+import tensorflow as tf
+import tf_keras as keras
+from gscalar.frameworks.keras.adapter import KerasFramework
+from gscalar.frameworks.keras.data import Arrays
+from gscalar.frameworks.keras.trainee import Taped
+framework = KerasFramework()
+def make_objects(features):
+    keras.utils.set_random_seed(1)
+    model = keras.Sequential([keras.Input((features,)), keras.layers.Dense(1)])
+    model.run_eagerly = True
+    return [model, keras.optimizers.SGD(0.1, momentum=0.9)]
+def make_data(size, batch_size, shuffle):
+    x = np.random.default_rng(1).normal(size=(size, 3)).astype("float32")
+    return Arrays((x, np.arange(float(size), dtype="float32")), batch_size, shuffle)
+def loss_of(model, batch):
+    with tf.GradientTape() as tape:
+        loss = tf.reduce_mean(tf.square(model(batch[0])[:, 0] - batch[1]))
+    return Taped(loss, tape)
+def ids_of(batch): return [int(y) for y in batch[1]]
+def weights_of(model): return [float(value) for weight in model.weights for value in weight.numpy().ravel()]
+def draw(): return keras.initializers.RandomUniform()((1,)).numpy().item()
+"""
 
 
 class TestToyFramework(FrameworkSuite):
@@ -84,3 +110,8 @@ class TestTorchFramework(FrameworkSuite):
 @pytest.mark.tensorflow
 class TestKerasFramework(FrameworkSuite):
     subject = KERAS
+
+
+@pytest.mark.tensorflow
+class TestLegacyKeras(FrameworkSuite):
+    subject = LEGACY_KERAS

@@ -50,6 +50,7 @@ OPTIONAL: Final = {
     "tensorflow": "",
     "tensorflow-cpu": "tensorflow",
     "keras": "keras",
+    "tf-keras": "",
     "jax": "",
     "transformers": "huggingface",
     "pytorch-lightning": "lightning",

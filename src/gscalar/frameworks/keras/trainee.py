@@ -86,7 +86,7 @@ class KerasTrainee:
                 value=type(optimizer).__name__,
                 next_step="Keep one: remove plan.schedule from the job, or give the optimizer a number.",
             )
-        self._optimizer, self._base_lr = optimizer, self._rate()
+        self._optimizer, self._base_lr = optimizer, _rate_of(self.flavor, self.optimizer)
 
     def take_from_first(self, rank: int) -> None:
         """Give every rank the first one's variables: what was made before the seed was set differs."""
@@ -173,7 +173,7 @@ class KerasTrainee:
             gradients = [None if each is None else _weighed(each, scale) for each in gradients]
         if lr_factor is not None:
             self.optimizer.learning_rate = self._base_lr * lr_factor
-        lr = self._rate()
+        lr = _rate_of(self.flavor, self.optimizer)
         pairs = [(each, variable) for each, variable in zip(gradients, self.variables, strict=True) if each is not None]
         if pairs:
             self._move([_as_tensor(each) for each, _ in pairs], [variable for _, variable in pairs])
@@ -190,9 +190,6 @@ class KerasTrainee:
     def scales_losses(self) -> bool:
         """Whether the optimizer scales losses up for float16, so that gradients may overflow now and then."""
         return self.flavor.loss_scale(self.optimizer) is not None
-
-    def _rate(self) -> float:
-        return float(to_host(self.flavor.rate(self.optimizer)))
 
     def _move(self, gradients: list[Any], variables: list[Any]) -> None:
         optimizer = self.optimizer
@@ -286,6 +283,10 @@ class KerasTrainee:
                 raise _mismatch(f"{_path(variable)} has shape {here} and had {there}")
         for name, variable in named.items():
             variable.assign(snapshot.arrays[name])
+
+
+def _rate_of(flavor: Flavor, optimizer: Any) -> float:
+    return float(to_host(flavor.rate(optimizer)))
 
 
 def _same(some: tuple[Any, ...], others: tuple[Any, ...]) -> bool:

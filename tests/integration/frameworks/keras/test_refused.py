@@ -194,6 +194,15 @@ def test_without_keras_the_package_to_install_is_named(tmp_path: Path, python_wi
     assert "package-missing" in done.stderr
 
 
+def test_without_legacy_keras_the_package_to_install_is_named(
+    python_without: Callable[..., Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("TF_USE_LEGACY_KERAS", "1")
+    done = python_without("tf_keras", "import gscalar; gscalar.keras.callback()")
+    assert "pip install tf_keras" in done.stderr
+    assert "package-missing" in done.stderr
+
+
 def test_a_second_fit_with_steps_per_epoch_trains_as_many(run: Any) -> None:
     import gscalar.keras
 
@@ -334,7 +343,7 @@ model.compile("sgd", "mse")
 x = np.ones((8, 2), "float32")
 model.fit(x, x[:, 0], verbose=0, callbacks=[gscalar.keras.callback()])
 run.finish()
-heavy = ("torch", "tensorflow", "transformers", "pytorch_lightning")
+heavy = ("torch", "tensorflow", "tf_keras", "transformers", "pytorch_lightning")
 print([name for name in heavy if name in sys.modules])
 """
 
