@@ -163,6 +163,8 @@ class _Fit:
         self._baseline: list[dict[str, Any]] = []
         if self._done_before:
             self._epoch = last
+        else:
+            self._trainee.before_training = None
         self._batches = self._begin(last - first)
         self._may_move_at_once = driver.leaves_gradients and self._train_step.is_graph
         num_done = 0 if self._done_before else (run.state.step - self._began) * driver.accumulate

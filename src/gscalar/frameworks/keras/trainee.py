@@ -62,6 +62,7 @@ class KerasTrainee:
         self._optimizer: Any = None  # that of `_base_lr`
         self._base_lr = 0.0
         self._restored: Snapshot | None = None
+        self.before_training: Snapshot | None = None  # the same, until a fit of this process trains
         self._train_step: tuple[tuple[Any, ...], TrainStep] | None = None
         flavor.make_ready(self.model)
         self._apply: tuple[Any, Callable[..., Any]] | None = None
@@ -223,7 +224,7 @@ class KerasTrainee:
         """Put a snapshot back. The optimizer's part waits for its fit, the metrics' for an epoch's begin."""
         self._assign("model", self.flavor.model_state(self.model), snapshot)
         self.kept = {name: array for name, array in snapshot.arrays.items() if name.startswith("callbacks/")}
-        self._restored = snapshot
+        self._restored = self.before_training = snapshot
         self._restore_optimizer()
 
     def train_step(self) -> TrainStep:
@@ -242,8 +243,8 @@ class KerasTrainee:
 
     def pass_over_fit(self) -> None:
         """Put the model back after a fit that was done before: an optimizer with averages ends with setting them."""
-        if self._restored is not None:
-            self._assign("model", self.flavor.model_state(self.model), self._restored)
+        if self.before_training is not None:
+            self._assign("model", self.flavor.model_state(self.model), self.before_training)
 
     def _restore_optimizer(self) -> None:
         """Put the optimizer of the restored snapshot back, in the fit in which it was taken."""
