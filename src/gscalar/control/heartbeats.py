@@ -51,7 +51,8 @@ class Hang:
 
     def describe(self) -> str:
         """Return one sentence that names the culprit and the victims."""
-        text = f"rank {self.rank} gave no heartbeat for {self.silent_s:.0f} s after step {self.step}"
+        after = f" after step {self.step}" if self.step else ""  # who serves others takes no steps
+        text = f"rank {self.rank} gave no heartbeat for {self.silent_s:.0f} s{after}"
         if self.stopped:
             text += "; its process is stopped (SIGSTOP or a debugger)"
         if self.victims:

@@ -128,7 +128,8 @@ def _failed(failure: events.Failure, job: Job, *, again: bool) -> Notice:
         what = f"{failure.kind}: {failure.message}" if failure.message else failure.kind
     text = f"{who} {word}{where} [{failure.failure_class}]: {what}"
     if failure.failure_class == FailureClass.HUNG:
-        text = f"{what} [{failure.failure_class}]"
+        named = what.replace(f"rank {failure.rank} ", f"{describe_rank(job.spec, failure.rank)} ", 1)
+        text = f"{named} [{failure.failure_class}]"
     if again:
         return Notice(level="failure", text=f"{text} (as in the attempt before)")
     return Notice(level="failure", text=text, detail=failure.traceback)

@@ -80,10 +80,13 @@ class Checkpointer:
         every_s = self._policy.every_s
         return every_s is not None and time.monotonic() - self._last_s >= every_s
 
-    def due_by_step(self, step: int) -> bool:
-        """Whether the plan asks for one after this step."""
+    def due_by_step(self, step: int, before: int | None = None) -> bool:
+        """Whether the plan asks for one after this step.
+
+        `before` is the step recorded before it, by default the one just before: a trainer's count may jump.
+        """
         every = self._policy.every_steps
-        return every is not None and step % every == 0
+        return every is not None and step // every > (step - 1 if before is None else before) // every
 
     @property
     def wanted_at_end(self) -> bool:

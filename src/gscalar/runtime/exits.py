@@ -71,6 +71,10 @@ class ExitWatch:
                 self._takes_interrupts = True
                 signal.signal(signal.SIGINT, self._on_sigint)
 
+    def request_stop(self) -> None:
+        """Note that another process was told to stop, which is for all."""
+        self.stop_requested = True
+
     def take_back(self) -> None:
         """Take SIGTERM back from a trainer that has put its own handler in front: one of the two must decide."""
         if self._installed and threading.current_thread() is threading.main_thread():

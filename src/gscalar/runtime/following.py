@@ -32,6 +32,7 @@ from gscalar.model.spans import CollectiveKind, SpanKind
 from gscalar.observation.collectives import HOST_SUMS
 from gscalar.observation.step_clock import OpenSpan
 from gscalar.runtime.checkpointing import RANKS, Checkpointer
+from gscalar.runtime.claims import Claim
 from gscalar.runtime.finite import nonfinite_loss
 from gscalar.runtime.framework import Group, Update
 from gscalar.runtime.opening import declare
@@ -41,6 +42,10 @@ from gscalar.runtime.worker import Worker
 from gscalar.state.checkpoints import find_loadable, read_values
 
 FILES: Final = "trainer"  # the trainer's own files in a checkpoint
+_ONE_TRAINING: Final = "Give each training a job of its own: what gscalar run launches is one run."
+_FINISH_BETWEEN: Final = (
+    "Call run.finish() on the run of gscalar.init(...) between two trainings; callback() then opens a new one."
+)
 ELSEWHERE: Final = "elsewhere"  # where a trainer went on from that was not given one of our checkpoints
 
 
@@ -85,6 +90,7 @@ class Follower:
         self.name = name
         self._training: _Training | None = None
         self.found: Found | None = None  # what the trainer was offered to go on from
+        self.claim = Claim(worker.opened.folder.control / "trainer-writes")
         self._mark: OpenSpan | None = None
         worker.conclude = self._conclude
         worker.explain = self._explain
@@ -219,12 +225,12 @@ class Follower:
         training, worker = self._followed(), self._worker
         value = worker.recording.scalar(loss) if loss is not None else None
         agreement = self._agree(training, step, samples, tokens, value)
-        worker.state.step = step
+        before, worker.state.step = worker.state.step, step
         result = StepResult(Update(lr, None), agreement, value)
         worker.step_over(result, epoch=epoch, total_steps=training.total_steps)
         worker.recording.beat("training")
         checkpointer = training.checkpointer
-        due = agreement.checkpoint or agreement.stop or checkpointer.due_by_step(step)
+        due = agreement.checkpoint or agreement.stop or checkpointer.due_by_step(step, before)
         return Decision(due or (is_last and checkpointer.wanted_at_end), agreement.stop)
 
     def _agree(
@@ -337,7 +343,7 @@ class Follower:
             raise UserError(
                 code="second-training",
                 what=f"The run has followed a training to step {self.step_done}, and another one begins at {step}.",
-                next_step="Call finish() on the run between two trainings; callback() then opens a new one.",
+                next_step=_ONE_TRAINING if self._worker.opened.supervised else _FINISH_BETWEEN,
             )
 
     def _go_on(self, step: int) -> bool:
@@ -346,8 +352,11 @@ class Follower:
         if self._training is not None:
             return False
         if step == 0:
-            if worker.opened.attempt > 0 or found is not None:
-                text = "The trainer was not given a checkpoint to go on from: this attempt begins anew."
+            if found is not None:
+                text = "The trainer was not given the checkpoint that was found: this attempt begins anew."
+            else:
+                text = "No checkpoint was there to go on from: this attempt begins anew."
+            if self.rank == 0 and (worker.opened.attempt > 0 or found is not None):
                 worker.recording.note(text, "begins-anew")
             return False
         ours = found is not None and found.step == step

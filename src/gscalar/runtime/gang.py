@@ -47,6 +47,7 @@ class Gang:
             raise self._too_small()
         self.place: Place = self._places[launch.rank]
         self._group: Group | None = None
+        self._asked = False
 
     def _too_small(self) -> UserError:
         world = self._launch.world
@@ -84,6 +85,7 @@ class Gang:
         if not self.serves_chief:
             return self._worker.connected()
         group = HostGroup(self._launch, 2 * self._worker.spec.hang_after_s)
+        group.when_asked_to_stop(self._worker.exits.request_stop)
         self._worker.before_close(self._leave(group) if self.place.role is Role.CHIEF else group.close)
         return group
 
@@ -106,12 +108,19 @@ class Gang:
         assert isinstance(self._group, HostGroup), "meet comes first"
         worker = self._worker
         worker.exits.in_loop = True
-        word = self._group.await_broadcast()
+        word = self._group.await_broadcast(self._pass_stop_on)
         worker.exits.in_loop = False
         if word == _STOPPED:
             worker.stop()
         worker.finish()
         raise SystemExit(Exit.DONE)
+
+    def _pass_stop_on(self) -> None:
+        """Ask the chief to stop, once, where this process was told to: all stop as one."""
+        if self._worker.exits.stop_requested and not self._asked:
+            self._asked = True
+            assert isinstance(self._group, HostGroup)
+            self._group.ask_to_stop()
 
 
 def own_host(launch: Launch) -> str:

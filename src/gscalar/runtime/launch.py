@@ -148,6 +148,13 @@ def _read_torchrun(variables: _Variables, script: str, find_launcher: FindLaunch
         return None
     if gang is None and rendezvous is None and ((rank, world) == (0, 1) or _translated(variables, rank, world)):
         return None
+    if rank is None and variables.text("LOCAL_RANK") and variables.text("NODE_RANK"):
+        raise EnvironmentProblem(
+            code="trainer-world",
+            what="Lightning has started this process by itself, and the first one knows nothing of it.",
+            value=variables.shown("WORLD_SIZE", "LOCAL_RANK", "NODE_RANK"),
+            next_step="Start the workers with gscalar run --workers N (or torchrun), with Trainer(devices=N).",
+        )
     if rank is None or world is None:
         raise _unclear("The environment does not give both rank and world size.", variables.shown("RANK", "WORLD_SIZE"))
     local_rank = variables.number("LOCAL_RANK") or 0

@@ -67,4 +67,5 @@ def test_ranks_are_overdue_at_the_limit_and_not_before() -> None:
 
 def test_the_sentence_names_culprit_and_victims() -> None:
     hang = Hang(rank=3, step=12, silent_s=300.2, victims=(1,))
+    assert Hang(rank=3, step=0, silent_s=9).describe() == "rank 3 gave no heartbeat for 9 s"
     assert hang.describe() == "rank 3 gave no heartbeat for 300 s after step 12; rank 1 was waiting for it"

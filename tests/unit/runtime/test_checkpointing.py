@@ -237,6 +237,8 @@ def test_when_one_is_due(tmp_path: Path, kept: Kept, monkeypatch: pytest.MonkeyP
     monkeypatch.setattr(time, "monotonic", lambda: now_s)
     checkpointer = make(tmp_path, kept, every_s=10.0, every_steps=4)
     assert [step for step in range(1, 13) if checkpointer.due_by_step(step)] == [4, 8, 12]
+    jumping = [(1, 0), (3, 1), (5, 3), (7, 5), (13, 7)]  # a trainer with several optimizers counts every move
+    assert [step for step, before in jumping if checkpointer.due_by_step(step, before)] == [5, 13]
     assert not checkpointer.due_by_time()
     now_s = 1010.0
     assert checkpointer.due_by_time()

@@ -147,6 +147,13 @@ def test_half_set_and_contradicting_variables_are_refused_by_name(case: str) -> 
     assert named in str(caught.value.value)
 
 
+def test_a_process_that_lightning_has_started_by_itself_is_told_how_to_start_all() -> None:
+    with pytest.raises(EnvironmentProblem) as caught:
+        read({"WORLD_SIZE": "2", "LOCAL_RANK": "1", "NODE_RANK": "0", **MASTER})
+    assert caught.value.code == "trainer-world"
+    assert "gscalar run --workers" in caught.value.next_step
+
+
 @pytest.mark.parametrize("run_id", ["../x", "a b", "-x", "x" * 65])
 def test_a_run_id_that_cannot_be_a_folder_is_refused(run_id: str) -> None:
     with pytest.raises(UserError) as caught:

@@ -12,15 +12,19 @@ A checkpoint is what the Trainer writes into its `output_dir`, by its own code: 
 (`control.should_save`) and takes the files into the run's checkpoint. Those that the Trainer would have written
 anyway are linked, so that the bytes are there once and both places stay valid; those that only the run asked for are
 moved, and while the Trainer writes them its `save_total_limit` is one higher, so that it deletes none of its own
-for them. Linked files must not be written anew in place: after a resume, what the Trainer is going to write again is
-given bytes of its own first.
+for them. One that only the run asked for may fail, on a full disk, and the training goes on; one that was not finished
+when its process died is removed by the next attempt. Linked files must not be written anew in place: after a resume,
+what the Trainer is going to write again is given bytes of its own first.
 
 Source: `transformers.Trainer._run_epoch`, `_maybe_log_save_evaluate` and `_save_checkpoint` of 5.24.
 """
 
 from __future__ import annotations
 
+import shutil
+import sys
 from pathlib import Path
+from types import FrameType
 from typing import Any, Final
 
 import transformers
@@ -62,6 +66,8 @@ class HuggingFaceFollowing:
         self._due = False  # whether a save was asked of the Trainer that it has not made yet
         self._stops = False
         self._limit: int | None = None  # the Trainer's own, while it is one higher
+        self._failure: Exception | None = None  # of a save that only the run asked for
+        self._guarded: Any = None  # the Trainer whose saves are watched
         self._lr = 0.0
 
     def on_train_begin(self, args: Any, state: Any, control: Any, **objects: Any) -> None:
@@ -88,7 +94,9 @@ class HuggingFaceFollowing:
         if not args.torch_compile and args.n_gpu <= 1:
             self._watch = ForwardWatch(model, lambda: _scale_of(optimizer))
         if self._follower.rank == 0:
+            self._remove_unfinished(Path(args.output_dir))
             _unshare_later(Path(args.output_dir), state.global_step)
+        self._guard_saves()
         self._mark_next(state, control)
 
     def on_epoch_begin(self, args: Any, state: Any, control: Any, **objects: Any) -> None:
@@ -159,7 +167,16 @@ class HuggingFaceFollowing:
         best = state.best_global_step == state.global_step if hasattr(state, "best_global_step") else True
         move = not (self._trainers_own or best or args.push_to_hub)
         writes = self._follower.rank == 0
-        self._follower.save(lambda files: take_files(source, files, move=move) if writes else None)
+        failure, self._failure = self._failure, None
+
+        def take(files: Path) -> None:
+            if failure is not None:
+                raise failure
+            if writes:
+                take_files(source, files, move=move)
+
+        self._follower.save(take)
+        self._follower.claim.release()
         self._due = False
         if self._stops:
             self._follower.stop()
@@ -168,6 +185,36 @@ class HuggingFaceFollowing:
     def on_train_end(self, args: Any, state: Any, control: Any, **objects: Any) -> None:
         """The loop is over; what is evaluated or logged afterwards still belongs to the run."""
         self._end(args)
+
+    def _remove_unfinished(self, output: Path) -> None:
+        """Remove what the Trainer was writing for the run alone when an attempt before ended."""
+        folder = self._follower.claim.unfinished()
+        if folder is not None and folder.parent == output.absolute():
+            shutil.rmtree(folder, ignore_errors=True)
+        self._follower.claim.release()
+
+    def _guard_saves(self) -> None:
+        """Let a save that only the run asked for fail without ending the training: as any checkpoint of a run."""
+        trainer = _running_trainer(self)
+        if trainer is None or self._guarded is trainer:
+            return
+        self._guarded, write = trainer, trainer._save_checkpoint
+
+        def save_checkpoint(*arguments: Any, **options: Any) -> None:
+            only_ours = self._due and not self._trainers_own
+            folder = Path(trainer.args.output_dir) / f"checkpoint-{trainer.state.global_step}"
+            if only_ours and self._follower.rank == 0:
+                self._follower.claim.take(folder)
+            try:
+                write(*arguments, **options)
+            except Exception as error:
+                if not only_ours:
+                    raise
+                self._failure = error
+                if self._follower.rank == 0:
+                    shutil.rmtree(folder, ignore_errors=True)
+
+        trainer._save_checkpoint = save_checkpoint
 
     def _make_room(self, args: Any, control: Any) -> None:
         """Let the Trainer keep all of its own beside a checkpoint that is going to be moved away."""
@@ -225,6 +272,17 @@ def last_checkpoint(run: Run | None) -> str | None:
     """
     found = follower_of(run, NAME).newest()
     return str(found.files) if found is not None else None
+
+
+def _running_trainer(callback: Any) -> Any:
+    """Return the Trainer whose training is beginning; None where another loop calls its callbacks."""
+    frame: FrameType | None = sys._getframe()
+    while frame is not None:
+        trainer = frame.f_locals.get("self")
+        if isinstance(trainer, transformers.Trainer) and callback in trainer.callback_handler.callbacks:
+            return trainer
+        frame = frame.f_back
+    return None
 
 
 def _named(logs: dict[str, Any]) -> dict[str, Any]:

@@ -37,6 +37,7 @@ from gscalar.runtime.shared_memory import FOLDER, share
 
 Arrays = list[NDArray[Any]]
 
+_LOOK_EVERY_S: Final = 0.5
 _THREAD_ENDS_WITHIN_S: Final = 5.0
 _open_groups: weakref.WeakSet[HostGroup] = weakref.WeakSet()
 
@@ -90,9 +91,20 @@ class HostGroup:
         """Return rank 0's payload."""
         return self._post.wait(Kind.BROADCAST, self._post.begin(Kind.BROADCAST, payload))
 
-    def await_broadcast(self) -> bytes:
-        """Return rank 0's payload, however long it takes; for a rank that does nothing else meanwhile."""
-        return self._post.wait(Kind.BROADCAST, self._post.begin(Kind.BROADCAST, b""), patiently=True)
+    def await_broadcast(self, look: Callable[[], None]) -> bytes:
+        """Return rank 0's payload, however long it takes; for a rank that only looks now and then meanwhile."""
+        number = self._post.begin(Kind.BROADCAST, b"")
+        while not self._post.is_there(number, _LOOK_EVERY_S):
+            look()
+        return self._post.wait(Kind.BROADCAST, number)
+
+    def ask_to_stop(self) -> None:
+        """Tell rank 0 that this process was told to stop."""
+        self._post.tell(Kind.STOP)
+
+    def when_asked_to_stop(self, act: Callable[[], None]) -> None:
+        """Call this on rank 0, in a thread of the group, when another rank was told to stop."""
+        self._post.on_stop = act
 
     def gather(self, payload: bytes) -> list[bytes]:
         """Return all payloads in rank order on rank 0, and an empty list elsewhere, where nothing is waited for."""

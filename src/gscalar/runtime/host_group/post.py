@@ -41,6 +41,7 @@ class Post:
         self._closing = False
         self._left: set[int] = set()
         self.on_failure: Callable[[], None] = lambda: None
+        self.on_stop: Callable[[], None] = lambda: None
         for each in self._sockets.values():
             each.settimeout(timeout_s)
         self._thread = start_thread(self._read, "gscalar-group") if self._sockets else None
@@ -60,17 +61,25 @@ class Post:
                 self._give(message)
             return message.number
 
-    def wait(self, kind: Kind, number: int, *, patiently: bool = False) -> bytes:
-        """Return the answer to a call; `patiently` without asking whom it waits for.
+    def is_there(self, number: int, timeout_s: float) -> bool:
+        """Whether the answer to a call has come, or never will; waits for it."""
+        with self._changed:
+            return self._changed.wait_for(lambda: self._is_decided(number), timeout_s)
+
+    def tell(self, kind: Kind) -> None:
+        """Tell rank 0 something that belongs to no call."""
+        with self._changed:
+            self._give(Message(kind, 0))
+
+    def wait(self, kind: Kind, number: int) -> bytes:
+        """Return the answer to a call.
 
         Raises:
             Retryable: `peer-lost`.
             TrainingError: `ranks-differ`.
         """
         with self._changed:
-            if patiently:
-                self._changed.wait_for(lambda: self._is_decided(number))
-            elif not self._changed.wait_for(lambda: self._is_decided(number), self._timeout_s):
+            if not self._changed.wait_for(lambda: self._is_decided(number), self._timeout_s):
                 self._give(Message(Kind.ASK, number))
                 if not self._changed.wait_for(lambda: self._is_decided(number), _ANSWER_WITHIN_S):
                     self._fail(Failure(0, "still"))
@@ -170,6 +179,9 @@ class Post:
                     self._take(rank, message)
 
     def _take(self, rank: int, message: Message) -> None:
+        if message.kind is Kind.STOP:
+            self.on_stop()
+            return
         with self._changed:
             if message.kind is Kind.BYE:
                 self._left.add(rank)

@@ -30,6 +30,7 @@ class Kind(IntEnum):
     ASK = 4  # whom does this call wait for?
     BYE = 5  # the sender leaves; it lacks in what is not answered yet
     FAILED = 6
+    STOP = 7  # the sender was told to stop, and asks rank 0 to stop all
 
 
 @dataclass(frozen=True, slots=True)

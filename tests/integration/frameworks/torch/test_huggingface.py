@@ -132,6 +132,54 @@ def test_what_only_the_run_asked_for_costs_the_trainer_none_of_its_own(attempts:
     assert trainer.args.save_total_limit == 1
 
 
+def disturb_saves(monkeypatch: pytest.MonkeyPatch, *errors: BaseException) -> None:
+    """Let the first saves of the Trainer fail amid their files."""
+    import transformers
+
+    write, left = transformers.Trainer._save_optimizer_and_scheduler, list(errors)
+
+    def disturbed(self: Any, folder: str) -> None:
+        if left:
+            raise left.pop(0)
+        write(self, folder)
+
+    monkeypatch.setattr(transformers.Trainer, "_save_optimizer_and_scheduler", disturbed)
+
+
+def test_a_checkpoint_that_only_the_run_asked_for_may_fail(attempts: Begin, monkeypatch: pytest.MonkeyPatch) -> None:
+    disturb_saves(monkeypatch, OSError(28, "No space left on device"))
+    run = attempts(SCRIPT)
+    run.train()
+    (failed,) = run.events(events.CheckpointFailed)
+    assert failed.step == 3
+    assert "No space left on device" in failed.reason
+    assert [each.step for each in run.events(events.CheckpointSaved)] == [6, 9, 12, 14]
+    assert list((run.output / "out").glob("checkpoint-*")) == []
+
+
+def test_a_checkpoint_that_the_trainer_wanted_fails_as_without_a_run(
+    attempts: Begin, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    disturb_saves(monkeypatch, OSError(28, "No space left on device"))
+    with pytest.raises(OSError, match="No space left"):
+        attempts(SCRIPT).train('save_strategy="steps"', "save_steps=3")
+
+
+def test_what_was_not_finished_for_the_run_is_removed_by_the_next_attempt(
+    attempts: Begin, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    disturb_saves(monkeypatch, SystemExit(1))
+    run = attempts(SCRIPT)
+    with pytest.raises(SystemExit):
+        run.train()
+    (left,) = (run.output / "out").glob("checkpoint-*")
+    kept = run.output / "out" / "checkpoint-2"  # the user's own
+    kept.mkdir()
+    run.train()
+    assert not left.exists()
+    assert kept.exists()
+
+
 def test_a_checkpoint_that_the_trainer_writes_again_leaves_the_runs_own_alone(attempts: Begin) -> None:
     run = attempts(SCRIPT)
     with pytest.raises(RuntimeError):
