@@ -42,6 +42,10 @@ class Driver:
         """Return `run.batches`, which may be closed before its end."""
         return cast("Generator[Any, None, None]", self.run.batches(data, epochs=epochs, steps=steps))
 
+    def leave_sharding(self) -> None:
+        """Say that the trainer shares the data over the workers by itself."""
+        self.run._feeds.used = True
+
     @contextmanager
     def looping(self) -> Iterator[None]:
         """Be in a loop that takes `run.step` and crosses its borders itself: a stop waits for the next of them."""

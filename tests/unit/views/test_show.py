@@ -57,7 +57,7 @@ def test_the_form_is_the_golden_one(home: Path) -> None:
 STABLE = {
     "": "accounts exposed_split slowest goodput hardware clocks headerless throughput "
     "id name project status spec plan seed tags steps tokens attempts metrics digests checkpoints environment",
-    "attempts": "index started ended outcome failure world from_step",
+    "attempts": "index started ended outcome failure world roles from_step",
     "metrics": "last min max count",
     "digests": "weights data spec",
     "checkpoints": "step path bytes sha256",

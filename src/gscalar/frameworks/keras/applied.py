@@ -6,11 +6,16 @@ nothing else has to be done with them.
 
 from __future__ import annotations
 
+import math
+import time
+from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Final
 
 from gscalar.base.errors import UserError
 from gscalar.model.spec import Plan
+
+_LOOK_EVERY_S: Final = 1.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -22,6 +27,20 @@ class Applied:
 
     def __float__(self) -> float:
         return float(self.loss)
+
+
+class Glance:
+    """A number that is looked at once a second: on a parameter server a look takes longer than a step."""
+
+    def __init__(self, look: Callable[[], float]) -> None:
+        self._look = look
+        self._seen, self._seen_s = math.nan, -math.inf
+
+    def __call__(self) -> float:
+        now_s = time.monotonic()
+        if now_s - self._seen_s >= _LOOK_EVERY_S:
+            self._seen, self._seen_s = self._look(), now_s
+        return self._seen
 
 
 def check_plan(plan: Plan) -> None:

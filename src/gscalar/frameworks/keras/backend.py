@@ -72,7 +72,9 @@ def to_host(value: Any) -> Array:
         tensor = value.value if hasattr(value, "value") and not callable(value.value) else value
         host: Array = tensor.detach().cpu().numpy()
         return host
-    return np.asarray(value.numpy() if hasattr(value, "numpy") else value)
+    replicas = getattr(value, "_values", None)  # of a strategy; to read them all would be a collective of all workers
+    own = replicas[0] if isinstance(replicas, tuple) else value
+    return np.asarray(own.numpy() if hasattr(own, "numpy") else own)
 
 
 def to_tensor(value: Array) -> Any:

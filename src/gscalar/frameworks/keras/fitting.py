@@ -6,8 +6,8 @@ stands), and what a batch does (the model's `train_step` up to the gradients, th
 of the objects of this one call of `fit`, which is found on the call stack; nothing of Keras's classes is changed.
 `sources` has what differs between the packages.
 
-What a fit has reached lies in the run's state: how many fits were done, the epoch, the batch in it, and what the
-script's other callbacks remember in plain attributes (the patience of EarlyStopping, the history).
+What a fit has reached lies in the run's state (`fit_place`). A model under a strategy of tf.distribute keeps its own
+batches and steps (`strategy_fit`).
 """
 
 from __future__ import annotations
@@ -17,20 +17,16 @@ import sys
 from collections.abc import Generator, Iterator
 from typing import Any
 
-import numpy as np
-
 from gscalar.base.errors import UserError
 from gscalar.frameworks.keras.applied import Applied
 from gscalar.frameworks.keras.capture import Differentiated
 from gscalar.frameworks.keras.data import InFit, Marked, steps_of
+from gscalar.frameworks.keras.fit_place import FitPlace, adopt
 from gscalar.frameworks.keras.flavors import choose, loaded
 from gscalar.frameworks.keras.sources import Source, kind_of
-from gscalar.frameworks.keras.trainee import KerasTrainee
+from gscalar.frameworks.keras.strategy_fit import StrategyFit, strategy_over
 from gscalar.runtime.driving import Driver
 from gscalar.runtime.session import Run
-
-_STATE = "keras"
-_PLAIN = (bool, int, float, str, type(None), np.bool_, np.integer, np.floating)
 
 
 class Handed:
@@ -78,7 +74,9 @@ class FitCallback:
         super().__init__()
         self._run = run
         self._driver = Driver(run)
-        self._fit: _Fit | None = None
+        self._fit: _Fit | StrategyFit | None = None
+        # Legacy Keras asks for this where steps are still under way when hooks are called; none here reads their logs.
+        self._supports_tf_logs = True
 
     def on_train_begin(self, logs: Any = None) -> None:
         """Take the batches and the steps of this fit over."""
@@ -87,19 +85,20 @@ class FitCallback:
         names = _running_fit(self.model)
         callbacks = names["callbacks"].callbacks
         _check_alone(callbacks)
-        self._fit = _Fit(self._run, self._driver, self.model, names)
+        kind = StrategyFit if strategy_over(self.model, self._run.world) is not None else _Fit
+        self._fit = kind(self._run, self._driver, self.model, names)
         # First, so that what it puts into an epoch's logs (means over ranks) is what all others see; and last, so
         # that the run's end comes after what others do to the weights.
         callbacks.remove(self)
         callbacks.insert(0, self)
-        self._fit.others = [each for each in callbacks if each is not self]
+        self._fit.place.others = [each for each in callbacks if each is not self]
         callbacks.append(_as_callback(_Last)(self._fit))
         names["callbacks"].set_params({**names["callbacks"].params, "steps": self._fit.steps_of_an_epoch})
 
     def on_epoch_begin(self, epoch: int, logs: Any = None) -> None:
         """Put back what the other callbacks remembered in a resumed epoch."""
         assert self._fit is not None
-        self._fit.begin_epoch(epoch)
+        self._fit.place.begin_epoch(epoch)
 
     def on_epoch_end(self, epoch: int, logs: Any = None) -> None:
         """Record the epoch's metrics: means over ranks, which all callbacks after this one see."""
@@ -127,7 +126,7 @@ class FitCallback:
 class _Last:
     """Ends a fit, after all other callbacks."""
 
-    def __init__(self, fit: _Fit) -> None:
+    def __init__(self, fit: _Fit | StrategyFit) -> None:
         super().__init__()
         self._fit = fit
 
@@ -147,58 +146,23 @@ class _Fit:
         self._source: Source = kind.open_source(model, names, lambda: self._train_step)
         self._data = InFit(self._source.data)
         kind.build(model, names)
-        self._trainee = self._adopt()
-        self._number = self._trainee.begin_fit()
-        self._train_step = self._trainee.train_step()
-        self.others: list[Any] = []
-        self.steps_of_an_epoch = self._steps_per_epoch or steps_of(self._data.data, run.world)
+        self._trainee = adopt(run, driver, model)
         first, last = int(names["initial_epoch"]), int(names["epochs"])
-        place = run.state.get(_STATE) or {"fit": 1, "epoch": None, "step": 0, "began": 0, "callbacks": []}
-        self._done_before = place["fit"] > self._number
-        resumed = place["fit"] == self._number
-        self._began: int = place["began"] if resumed else run.state.step
-        self._epoch: int = first if not resumed or place["epoch"] is None else place["epoch"]
-        self._step: int = place["step"] if resumed else 0
-        self._remembered: list[dict[str, Any]] = place["callbacks"] if resumed else []
-        self._baseline: list[dict[str, Any]] = []
-        if self._done_before:
-            self._epoch = last
-        else:
-            self._trainee.before_training = None
+        self.place = FitPlace(run, self._trainee, first, last)
+        self._train_step = self._trainee.train_step()
+        self.steps_of_an_epoch = self._steps_per_epoch or steps_of(self._data.data, run.world)
         self._batches = self._begin(last - first)
         self._may_move_at_once = driver.leaves_gradients and self._train_step.is_graph
-        num_done = 0 if self._done_before else (run.state.step - self._began) * driver.accumulate
-        self._source.take_over(self._epoch, num_done, self._one_epoch, self._take_step)
-        for _ in range(first, self._epoch if resumed else first):
+        num_done = self.place.num_done * driver.accumulate
+        self._source.take_over(self.place.epoch, num_done, self._one_epoch, self._take_step)
+        for _ in self.place.past_epochs:
             self._source.end_epoch()
-
-    def _adopt(self) -> KerasTrainee:
-        if self._driver.trainee is None:
-            self._run.prepare(self._model)
-        trainee = self._driver.trainee
-        assert isinstance(trainee, KerasTrainee)
-        strategy = getattr(self._model, "distribute_strategy", None)
-        if (strategy is not None and strategy.num_replicas_in_sync > 1) or hasattr(strategy, "_cluster_resolver"):
-            raise UserError(
-                code="strategy-unsupported",
-                what="Keras 3's model.fit does not work under this strategy of tf.distribute.",
-                value=type(strategy).__name__,
-                next_step="Build the model outside strategy.scope(): with the callback workers exchange gradients.",
-            )
-        if trainee.model is not self._model:
-            raise UserError(
-                code="prepare-twice",
-                what="This run trains another model already.",
-                value=self._model.name,
-                next_step="Train each model in a run of its own.",
-            )
-        return trainee
 
     def _begin(self, num_epochs: int) -> Generator[Any, None, None]:
         if self._steps_per_epoch is None:
             return self._driver.batches(self._data, epochs=num_epochs, steps=None)
         steps = math.ceil(num_epochs * self._steps_per_epoch / self._driver.accumulate)
-        return self._driver.batches(self._data, epochs=None, steps=self._began + steps)
+        return self._driver.batches(self._data, epochs=None, steps=self.place.began + steps)
 
     def let_go(self) -> None:
         """Leave Keras and the data as they were found."""
@@ -206,29 +170,13 @@ class _Fit:
         self._source.let_go()
         self._data.release()
 
-    def begin_epoch(self, epoch: int) -> None:
-        """Put back what the other callbacks remembered, in the first epoch of this process."""
-        self._epoch = epoch
-        if not self._baseline:
-            self._baseline = [_plain_values(each) for each in self.others]
-        for index, (callback, remembered) in enumerate(zip(self.others, self._remembered, strict=False)):
-            if remembered["kind"] == type(callback).__name__:
-                vars(callback).update(remembered["values"])
-                for name, count in remembered["arrays"].items():
-                    kept = [self._trainee.kept[f"callbacks/{index}.{name}/{number}"] for number in range(count)]
-                    setattr(callback, name, kept)
-        self._remembered = []
-
     def end(self) -> None:
         """Let the run take the step's border that is still open, with its checkpoint."""
-        if self._done_before:
+        if self.place.done_before:
             self._trainee.pass_over_fit()
             self.let_go()
             return
-        self._trainee.kept = {}
-        self._run.state[_STATE] = {
-            "fit": self._number + 1, "epoch": None, "step": 0, "began": self._run.state.step, "callbacks": []
-        }  # fmt: skip
+        self.place.end()
         # The end of the batches takes a checkpoint; a callback that stops the training comes before it.
         if self._model.stop_training or next(self._batches, None) is not None:
             self._batches.close()
@@ -237,14 +185,11 @@ class _Fit:
 
     def _one_epoch(self) -> Iterator[tuple[int, int, Iterator[Any]]]:
         """Yield as Keras's own iterator does: first step, last step, and an iterator over what to train on."""
-        self._remember()
+        self.place.remember()
         self._source.begin_epoch()
-        step, self._step = self._step, 0
+        step = self.place.first_step()
         while self._steps_per_epoch is None or step < self._steps_per_epoch:
-            self._run.state[_STATE] = {
-                "fit": self._number, "epoch": self._epoch, "step": step, "began": self._began,
-                "callbacks": self._remembered,
-            }  # fmt: skip
+            self.place.note(step)
             batch: Marked | None = next(self._batches, None)
             if batch is None:
                 break
@@ -257,20 +202,7 @@ class _Fit:
             if self._steps_per_epoch is None and batch.ends_epoch:
                 break
         self._source.end_epoch()
-        self._remembered = []
-
-    def _remember(self) -> None:
-        """Note what the other callbacks have come to: what is plain and has changed, and lists of arrays."""
-        self._remembered, self._trainee.kept = [], {}
-        for index, callback in enumerate(self.others):
-            before = self._baseline[index] if index < len(self._baseline) else {}
-            values = {name: value for name, value in _plain_values(callback).items() if before.get(name, ...) != value}
-            arrays = {name: value for name, value in vars(callback).items() if _is_arrays(value)}
-            for name, those in arrays.items():
-                for number, array in enumerate(those):
-                    self._trainee.kept[f"callbacks/{index}.{name}/{number}"] = np.array(array)
-            counts = {name: len(those) for name, those in arrays.items()}
-            self._remembered.append({"kind": type(callback).__name__, "values": values, "arrays": counts})
+        self.place.forget()
 
     def _take_step(self, received: Any) -> Any:
         """Take one step on what Keras hands over; this stands for its `train_function`."""
@@ -314,32 +246,3 @@ def _check_alone(callbacks: list[Any]) -> None:
             value=count,
             next_step="Give one.",
         )
-
-
-def _plain_values(callback: Any) -> dict[str, Any]:
-    """Return what a callback remembers in attributes of plain numbers, texts and lists of them."""
-    skipped = ("_model", "params", "model")
-    return {
-        name: _as_plain(value) for name, value in vars(callback).items() if name not in skipped and _is_plain(value)
-    }
-
-
-def _is_arrays(value: Any) -> bool:
-    return isinstance(value, list) and bool(value) and all(isinstance(item, np.ndarray) for item in value)
-
-
-def _is_plain(value: Any) -> bool:
-    if isinstance(value, list):
-        return all(map(_is_plain, value))
-    if isinstance(value, dict):
-        return all(isinstance(name, str) and _is_plain(item) for name, item in value.items())
-    return isinstance(value, _PLAIN)
-
-
-def _as_plain(value: Any) -> Any:
-    """Return a plain value with NumPy's numbers, such as a rate that was logged, as Python's."""
-    if isinstance(value, list):
-        return [_as_plain(item) for item in value]
-    if isinstance(value, dict):
-        return {name: _as_plain(item) for name, item in value.items()}
-    return value.item() if isinstance(value, np.generic) else value

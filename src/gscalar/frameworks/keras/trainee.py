@@ -6,16 +6,14 @@ or micro-steps, a weight, a clipped norm.
 
 from __future__ import annotations
 
-import math
-import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Any, Final
+from typing import Any
 
 import numpy as np
 
 from gscalar.base.errors import TrainingError, UserError
-from gscalar.frameworks.keras.applied import Applied, check_plan
+from gscalar.frameworks.keras.applied import Applied, Glance, check_plan
 from gscalar.frameworks.keras.backend import Array, compiled, gradients_of, scope_of, to_host, to_tensor
 from gscalar.frameworks.keras.capture import Differentiated, TrainStep, dense
 from gscalar.frameworks.keras.flavors import Flavor
@@ -24,8 +22,6 @@ from gscalar.model.spec import Plan
 from gscalar.observation.collectives import GRADIENTS, CollectiveLedger
 from gscalar.runtime.framework import Snapshot, Update
 from gscalar.runtime.host_group import HostGroup
-
-_LOOK_AT_RATE_EVERY_S: Final = 1.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,7 +51,7 @@ class KerasTrainee:
         self._group = group
         self._world = world
         self._border = True
-        self._known_rate, self._rate_seen_s = 0.0, -math.inf
+        self._rate_seen = Glance(lambda: _rate_of(self.flavor, self.optimizer))
         self._gradients: list[Any] = []  # of the open step: tensors, arrays, or None
         self._applied: Applied | None = None  # the loss of the open step, where the optimizer has moved already
         self._plan = plan
@@ -119,7 +115,7 @@ class KerasTrainee:
             if when_computed is not None:
                 when_computed()
             return
-        found = self._differentiate(loss)
+        found = _differentiated(loss, self.variables)
         if when_computed is not None:
             when_computed()
         if weight != 1.0 or self._gradients or self._world > 1:
@@ -135,13 +131,6 @@ class KerasTrainee:
         """Whether the next micro-step is a step by itself, and the compiled optimizer may move in it at once."""
         alone = self._world == 1 and self._border and not self._gradients
         return alone and self.optimizer is self.model.optimizer
-
-    def _differentiate(self, loss: Any) -> Sequence[Any]:
-        if isinstance(loss, Differentiated):
-            return loss.gradients
-        if isinstance(loss, Taped):
-            return [dense(gradient) for gradient in loss.tape.gradient(loss.loss, list(self.variables))]
-        return gradients_of(loss, self.variables)
 
     def _mean_over_ranks(self, gradients: list[Any]) -> list[Any]:
         assert self._group is not None
@@ -179,13 +168,6 @@ class KerasTrainee:
         if pairs:
             self._move([_as_tensor(each) for each, _ in pairs], [variable for _, variable in pairs])
         return Update(lr=lr, grad_norm=norm)
-
-    def _rate_seen(self) -> float:
-        """Return the learning rate as of the last second: on a parameter server a look takes longer than a step."""
-        now_s = time.monotonic()
-        if now_s - self._rate_seen_s >= _LOOK_AT_RATE_EVERY_S:
-            self._rate_seen_s, self._known_rate = now_s, self._rate()
-        return self._known_rate
 
     @property
     def scales_losses(self) -> bool:
@@ -284,6 +266,14 @@ class KerasTrainee:
                 raise _mismatch(f"{_path(variable)} has shape {here} and had {there}")
         for name, variable in named.items():
             variable.assign(snapshot.arrays[name])
+
+
+def _differentiated(loss: Any, variables: Sequence[Any]) -> Sequence[Any]:
+    if isinstance(loss, Differentiated):
+        return loss.gradients
+    if isinstance(loss, Taped):
+        return [dense(gradient) for gradient in loss.tape.gradient(loss.loss, list(variables))]
+    return gradients_of(loss, variables)
 
 
 def _rate_of(flavor: Flavor, optimizer: Any) -> float:

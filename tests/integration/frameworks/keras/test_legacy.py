@@ -210,13 +210,10 @@ def test_what_is_refused(run: Any) -> None:
     class Uncallable(tf_keras.Model):  # type: ignore[misc]
         pass
 
-    with tf.distribute.OneDeviceStrategy("cpu:0").scope():
-        elsewhere = dense()
     twice = Twice([tf_keras.layers.Dense(2)])
     for model in (twice, hollow := Uncallable()):
         model.compile("sgd", tf_keras.losses.SparseCategoricalCrossentropy(from_logits=True), run_eagerly=True)
     cases = {
-        "strategy-unsupported": (elsewhere, {}),
         "callback-twice": (dense(), {"callbacks": [gscalar.keras.callback(run), gscalar.keras.callback(run)]}),
         "model-not-built": (hollow, {}),
         "endless-epoch": (dense(), {"x": tf.data.Dataset.from_tensors((X, Y)).repeat(), "steps_per_epoch": -1}),
@@ -230,6 +227,18 @@ def test_what_is_refused(run: Any) -> None:
             model.fit(**given, verbose=0)
         assert caught.value.code == code
         assert caught.value.next_step
+
+
+def test_a_fit_under_a_strategy_is_heard_of(run: Any) -> None:
+    import tensorflow as tf
+
+    import gscalar.keras
+
+    with tf.distribute.OneDeviceStrategy("cpu:0").scope():
+        model = dense()
+    history = model.fit(X, Y, epochs=2, batch_size=8, verbose=0, callbacks=[gscalar.keras.callback(run)])
+    assert run.state.step == 2 * -(-len(X) // 8)
+    assert len(history.history["loss"]) == 2
 
 
 def test_after_an_interrupted_fit_a_plain_one_does_not_train_through_the_run(run: Any) -> None:

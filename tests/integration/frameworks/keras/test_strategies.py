@@ -47,3 +47,28 @@ def test_parameter_servers_end_with_their_chief_are_restarted_and_resumed(train:
     assert resumed.shown["steps"] == 60
     assert resumed.shown["attempts"][2]["from_step"] >= 40
     assert resumed.shown["metrics"]["train/loss"]["last"] < 0.5 * resumed.shown["metrics"]["train/loss"]["max"]
+
+
+def test_a_legacy_fit_under_mirrored_workers_is_restarted_and_ends_with_the_undisturbed_weights(
+    train: Callable[..., Any],
+) -> None:
+    script = SCRIPTS / "legacy_strategies.py"
+    undisturbed = train("undisturbed", script=script, workers=2)
+    killed = train("killed", script=script, workers=2, SIGKILL="13:1")
+    assert undisturbed.code == killed.code == 0, undisturbed.output + killed.output
+    assert undisturbed.shown["steps"] == killed.shown["steps"] == 24
+    assert [each["outcome"] for each in killed.shown["attempts"]] == ["failed", "completed"]
+    assert killed.shown["attempts"][1]["from_step"] == 12
+    assert killed.shown["digests"]["weights"] == undisturbed.shown["digests"]["weights"]
+    assert undisturbed.shown["metrics"]["accuracy"]["last"] > 0.6  # of ten classes
+
+
+def test_a_legacy_fit_with_parameter_servers_is_stopped_and_resumed(train: Callable[..., Any]) -> None:
+    settings = {"script": SCRIPTS / "legacy_strategies.py", "plan": "{kind: parameter_servers}"}
+    stopped = train("asynchronous", workers=2, SIGTERM="8:0", **settings)
+    assert stopped.code == 75, stopped.output
+    resumed = train("asynchronous", resume=True, **settings)
+    assert resumed.code == 0, resumed.output
+    assert resumed.shown["steps"] == 24
+    assert 8 <= resumed.shown["attempts"][1]["from_step"] < 16
+    assert resumed.shown["metrics"]["accuracy"]["count"] == 3

@@ -197,9 +197,11 @@ def test_a_micro_step_among_others_is_no_step_by_itself() -> None:
     import keras
 
     from gscalar.frameworks.keras.capture import Differentiated
+    from gscalar.frameworks.keras.flavors import keras3
     from gscalar.frameworks.keras.trainee import KerasTrainee
+    from gscalar.model.spec import Plan
 
-    trainee = KerasTrainee([make_model()], None, 1)
+    trainee = KerasTrainee([make_model()], keras3, None, 1, Plan())
     loss = Differentiated(1.0, [keras.ops.ones(weight.shape) for weight in trainee.variables])
     got = []
     for border in (False, True):

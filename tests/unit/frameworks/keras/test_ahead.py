@@ -25,13 +25,13 @@ class Reader:
 
     def __init__(self) -> None:
         self.asked: list[Cursor] = []
-        self.threads: set[str] = set()
+        self.threads: set[threading.Thread] = set()
         self._changed = threading.Condition()
 
     def __call__(self, micro: MicroBatch) -> tuple[int, ...]:
         with self._changed:
             self.asked.append(micro.after)
-            self.threads.add(threading.current_thread().name)
+            self.threads.add(threading.current_thread())
             self._changed.notify_all()
         return micro.indices
 
@@ -68,16 +68,16 @@ def test_one_batch_is_read_ahead_in_another_thread_and_none_over_the_end_of_an_e
     assert reader.asked == [Cursor(0, 4, 1), Cursor(0, 8, 2), Cursor(1, 0, 3)] + [
         Cursor(1, 4, 4), Cursor(1, 8, 5), Cursor(2, 0, 6)
     ]  # fmt: skip
-    assert threading.current_thread().name not in reader.threads
+    assert threading.current_thread() not in reader.threads
 
 
 def test_the_thread_ends_when_nobody_asks_any_more(requests: Iterator[Request]) -> None:
     reader = Reader()
     taken = read_ahead(requests, reader)
     next(taken)
-    assert any(thread.name in reader.threads for thread in threading.enumerate())
+    assert any(thread.is_alive() for thread in reader.threads)
     taken.close()
-    assert not any(thread.name in reader.threads for thread in threading.enumerate())
+    assert not any(thread.is_alive() for thread in reader.threads)
 
 
 def test_an_error_while_reading_ahead_comes_with_its_batch(requests: Iterator[Request]) -> None:

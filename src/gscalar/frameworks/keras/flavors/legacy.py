@@ -18,7 +18,6 @@ import tensorflow as tf
 import tf_keras
 from tf_keras.src import backend
 
-from gscalar.base.errors import UserError
 from gscalar.frameworks.keras.flavors import Taking
 
 name = "tf_keras"
@@ -54,12 +53,9 @@ def map_structure(function: Callable[[Any], Any], nested: Any) -> Any:
 
 
 def make_ready(model: Any) -> None:
-    """Refuse a model of a `tf.distribute` strategy, and let the layers draw from generators that can be saved.
-
-    Raises:
-        UserError: `strategy-unsupported`.
-    """
-    _check_strategy(model)
+    """Let the layers draw from generators that can be saved; under a strategy they would be of one replica each."""
+    if not type(model.distribute_strategy).__name__.startswith("_DefaultDistributionStrategy"):
+        return
     for layer in _layers(model):
         drawing = vars(layer).get("_random_generator")
         if isinstance(drawing, backend.RandomGenerator):
@@ -163,17 +159,6 @@ def set_random_state(state: Any) -> None:
         generator = random.Random()
         generator.setstate((state[0], tuple(state[1]), state[2]))
         backend._SEED_GENERATOR.generator = generator
-
-
-def _check_strategy(model: Any) -> None:
-    strategy = model.distribute_strategy
-    if not type(strategy).__name__.startswith("_DefaultDistributionStrategy"):  # the one where there is none
-        raise UserError(
-            code="strategy-unsupported",
-            what="The model was built under a tf.distribute strategy, which shares batches and gradients by itself.",
-            value=type(strategy).__name__,
-            next_step="Build and compile it outside of the strategy; `gscalar run --workers N` starts workers.",
-        )
 
 
 def _layers(model: Any) -> Iterator[Any]:

@@ -108,7 +108,8 @@ def build(model: Any, names: dict[str, Any]) -> None:
     """Make the variables of a model that waits for its first batch: legacy Keras does it in the first step."""
     if model.built:
         return
-    inputs, _, _ = tf_keras.utils.unpack_x_y_sample_weight(names["data_handler"]._dataset.element_spec)
+    given = names["x"] if isinstance(names["x"], tf.data.Dataset) else names["data_handler"]._dataset
+    inputs, _, _ = tf_keras.utils.unpack_x_y_sample_weight(given.element_spec)
     try:
         tf.function(lambda x: model(x, training=True)).get_concrete_function(inputs)
     except NotImplementedError:  # it has no `call`, as one of several networks, which may be built

@@ -6,7 +6,7 @@ import sys
 from pathlib import Path
 
 import numpy as np
-from sklearn.datasets import load_digits
+from images import load_digits
 
 import gscalar
 import gscalar.keras
@@ -23,8 +23,7 @@ EPOCHS = 3
 
 
 def digits() -> tuple[np.ndarray, np.ndarray]:
-    images, labels = load_digits(return_X_y=True)
-    return (images[:500] / 16).astype("float32"), labels[:500].astype("int32")
+    return load_digits(500)
 
 
 def make_model() -> keras.Model:

@@ -8,7 +8,7 @@ from pathlib import Path
 import keras
 import numpy as np
 import tensorflow as tf
-from sklearn.datasets import load_digits
+from images import load_digits
 
 import gscalar
 
@@ -17,8 +17,7 @@ BATCH = int(os.environ.get("BATCH", "64"))
 
 run = gscalar.init(project="digits", seed=5, checkpoint={"every_steps": 3})
 strategy = gscalar.keras.distribute() if run.world > 1 else tf.distribute.get_strategy()
-images, labels = load_digits(return_X_y=True)
-x, y = (images[:512] / 16).astype("float32"), labels[:512].astype("int32")
+x, y = load_digits(512)
 with strategy.scope():
     model = keras.Sequential([keras.Input((64,)), keras.layers.Dense(32, activation="relu"), keras.layers.Dense(10)])
     model, optimizer, data = run.prepare(

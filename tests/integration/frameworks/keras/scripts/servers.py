@@ -17,16 +17,18 @@ OUT = Path(sys.argv[1])
 VICTIM, AT_STEP, STOP_AT = os.environ["VICTIM"], 20, 40
 
 
-def wait_for_death() -> None:
-    while not OUT.with_suffix(".kill").exists():
+def wait_for(word: str, signum: int) -> None:
+    while not OUT.with_suffix(f".{word}").exists():
         time.sleep(0.05)
-    if not OUT.with_suffix(".killed").exists():
-        OUT.with_suffix(".killed").touch()
-        os.kill(os.getpid(), signal.SIGKILL)
+    if not OUT.with_suffix(f".{word}-done").exists():
+        OUT.with_suffix(f".{word}-done").touch()
+        os.kill(os.getpid(), signum)
 
 
 if os.environ["RANK"] == VICTIM:
-    threading.Thread(target=wait_for_death, daemon=True).start()
+    threading.Thread(target=wait_for, args=("kill", signal.SIGKILL), daemon=True).start()
+if os.environ["RANK"] == "1":
+    threading.Thread(target=wait_for, args=("stop", signal.SIGTERM), daemon=True).start()
 run = gscalar.init(project="servers", seed=5, checkpoint={"every_steps": 7})
 strategy = gscalar.keras.distribute()
 assert (run.rank, run.world) == (0, 1)  # only the chief is here
@@ -62,10 +64,13 @@ data = iter(coordinator.create_per_worker_dataset(batches))
 for _ in gscalar.keras.async_steps(coordinator, train_step, data, steps=60):
     if run.state.step == AT_STEP:
         OUT.with_suffix(".kill").touch()
-    if run.state.step == AT_STEP and not OUT.with_suffix(".killed").exists():
-        time.sleep(60)
-    if run.state.step == STOP_AT and not OUT.with_suffix(".stopped").exists():
-        OUT.with_suffix(".stopped").touch()
-        os.kill(os.getpid(), signal.SIGTERM)
+        while not OUT.with_suffix(".kill-done").exists():
+            time.sleep(0.05)
+    if run.state.step == STOP_AT:  # a worker is told to stop, and passes it on
+        OUT.with_suffix(".stop").touch()
+        while not OUT.with_suffix(".stop-done").exists():
+            time.sleep(0.05)
+    if STOP_AT <= run.state.step < STOP_AT + 10:
+        time.sleep(0.2)
 assert counter.numpy() == run.state.step == 60, counter.numpy()
 np.savez(OUT, *model.get_weights())
