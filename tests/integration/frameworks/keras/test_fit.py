@@ -97,7 +97,8 @@ def test_the_contract_of_a_framework_holds_on_the_other_backend() -> None:
     command = [sys.executable, "-m", "pytest", "-q", "-p", "no:xdist", "tests/contract/test_frameworks.py"]
     done = subprocess.run(
         [*command, "-k", "TestKerasFramework and not ranks_agree"],
-        cwd=ROOT, env={**os.environ, "KERAS_BACKEND": "torch"}, capture_output=True, text=True, timeout=400, check=False,
+        cwd=ROOT, env={**os.environ, "KERAS_BACKEND": "torch"}, capture_output=True, text=True, timeout=400,
+        check=False,
     )  # fmt: skip
     assert done.returncode == 0, done.stdout
     assert " passed" in done.stdout
