@@ -58,7 +58,7 @@ def train_step(iterator):
 
 # 4. Each result of a worker is a step of the run: recorded, and saved now and then.
 batches = iter(coordinator.create_per_worker_dataset(read_digits))
-for loss in gscalar.keras.async_steps(coordinator, train_step, batches, steps=config.steps):
+for loss in gscalar.keras.async_steps(coordinator, train_step, batches, steps=config.steps, samples=config.batch_size):
     if run.state.step % 50 == 0:
         run.log({"loss": loss})
 

@@ -83,12 +83,15 @@ def applied(loss: Any) -> Any:
     return Applied(loss)
 
 
-def async_steps(coordinator: Any, function: Any, *args: Any, steps: int, run: Run | None = None) -> Iterator[Any]:
+def async_steps(
+    coordinator: Any, function: Any, *args: Any, steps: int, samples: int = 1, run: Run | None = None
+) -> Iterator[Any]:
     """Yield the results of `function(*args)` on the workers of a ClusterCoordinator, until the run has taken `steps`.
 
     The function takes one training step and returns its loss, or a tuple that begins with it. Two calls a worker are
     always under way, and each result is one step of the run; no call is under way while a checkpoint is taken. A
-    resumed run goes on with the number of steps that its checkpoint has.
+    resumed run goes on with the number of steps that its checkpoint has. `samples` are those of one step, which are
+    counted for throughput.
 
     Raises:
         UserError: `not-prepared`, `plan-unsupported`.
@@ -103,7 +106,7 @@ def async_steps(coordinator: Any, function: Any, *args: Any, steps: int, run: Ru
             what="There is no run in this process, or it has ended.",
             next_step="Call gscalar.init(...), gscalar.keras.distribute() and run.prepare(model, optimizer) first.",
         )
-    return AsyncSteps(opened, coordinator, function, args).take(steps)
+    return AsyncSteps(opened, coordinator, function, args, samples).take(steps)
 
 
 def _check_installed(*, tensorflow: bool = False) -> None:

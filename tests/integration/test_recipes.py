@@ -111,6 +111,7 @@ def test_tf_async_names_most_held_out_digits_rightly_by_two_workers_and_a_parame
 
     assert shown["attempts"][0]["roles"] == {"chief": 1, "worker": 2, "ps": 1}
     assert shown["steps"] == 120
+    assert shown["samples"] == 120 * 32
     assert shown["metrics"]["val/accuracy"]["last"] > 0.8
     assert "held-out digits are named rightly" in printed
 

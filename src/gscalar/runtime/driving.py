@@ -11,7 +11,8 @@ from typing import Any, cast
 
 from gscalar.model.spans import SpanKind
 from gscalar.observation.step_clock import OpenSpan
-from gscalar.runtime.framework import Trainee
+from gscalar.runtime.cursor import Cursor
+from gscalar.runtime.framework import Batch, Trainee
 from gscalar.runtime.session import Run, _Training
 
 
@@ -45,6 +46,11 @@ class Driver:
     def leave_sharding(self) -> None:
         """Say that the trainer shares the data over the workers by itself."""
         self.run._feeds.used = True
+
+    def expect(self, samples: int) -> None:
+        """Say how many samples the next step consumes, where the run does not see its batch."""
+        batch = Batch(None, samples, None, Cursor(), False)
+        self._training().engine.expect(batch)
 
     @contextmanager
     def looping(self) -> Iterator[None]:

@@ -90,12 +90,15 @@ class AsyncSteps:
     then holds all steps that are counted, and no others.
     """
 
-    def __init__(self, run: Run, coordinator: Any, function: Callable[..., Any], args: Sequence[Any]) -> None:
+    def __init__(
+        self, run: Run, coordinator: Any, function: Callable[..., Any], args: Sequence[Any], samples: int = 1
+    ) -> None:
         self._run = run
         self._driver = Driver(run)
         self._coordinator = coordinator
         self._function = function
         self._args = tuple(args)
+        self._samples = samples
         workers = coordinator.strategy.extended._num_workers
         self._most_ahead = _PER_WORKER * workers
         self._ahead: deque[Any] = deque()
@@ -110,6 +113,7 @@ class AsyncSteps:
                     self._ahead.append(self._coordinator.schedule(self._function, args=self._args))
                 with driver.waiting_for_others():
                     value = self._ahead.popleft().fetch()
+                driver.expect(self._samples)
                 run.step(Applied(value[0] if isinstance(value, tuple | list) else value))
                 yield value
                 draining = draining or driver.border_wanted
