@@ -56,15 +56,20 @@ def strategy_of(run: Run) -> Any:
     os.environ["TF_CONFIG"] = json.dumps({"cluster": addresses, "task": {"type": place.role, "index": place.index}})
     if not gang.serves_chief:
         run._worker.explain = lambda error: explain(run, error)
-        return tf.distribute.MultiWorkerMirroredStrategy()
+        strategy = tf.distribute.MultiWorkerMirroredStrategy()
+        run._worker.exits.take_back()  # TensorFlow's runtime takes SIGTERM for itself when a cluster begins
+        return strategy
     resolver = tf.distribute.cluster_resolver.TFConfigClusterResolver()
     if place.role is not Role.CHIEF:
         server = tf.distribute.Server(
             resolver.cluster_spec(), job_name=place.role.value, task_index=place.index, protocol="grpc"
         )
         assert server is not None  # it lives as long as this frame
+        run._worker.exits.take_back()
         gang.serve()
-    return tf.distribute.ParameterServerStrategy(resolver)
+    servers = tf.distribute.ParameterServerStrategy(resolver)
+    run._worker.exits.take_back()
+    return servers
 
 
 def explain(run: Run, error: BaseException) -> None:

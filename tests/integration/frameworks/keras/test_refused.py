@@ -122,6 +122,19 @@ def test_a_strategy_for_one_worker(run: Any) -> None:
     assert "gscalar run --workers 2" in caught.value.next_step
 
 
+def test_a_strategy_without_tensorflow(run: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    import importlib.util
+
+    import gscalar
+
+    known = importlib.util.find_spec
+    monkeypatch.setattr(importlib.util, "find_spec", lambda name: None if name == "tensorflow" else known(name))
+    with pytest.raises(gscalar.EnvironmentProblem) as caught:
+        gscalar.keras.distribute(run)
+    assert caught.value.code == "package-missing"
+    assert "pip install 'gscalar[tensorflow]'" in caught.value.next_step
+
+
 def test_what_keras_says_of_a_fit_under_a_strategy_is_explained(run: Any) -> None:
     from gscalar.frameworks.keras.distribution import explain
 

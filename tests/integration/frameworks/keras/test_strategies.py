@@ -13,7 +13,7 @@ pytestmark = [pytest.mark.tensorflow, pytest.mark.slow, pytest.mark.timeout(600)
 SCRIPTS = Path(__file__).parent / "scripts"
 
 
-def test_mirrored_workers_train_as_one_with_the_doubled_batch_also_where_one_stood_still(
+def test_mirrored_workers_train_as_one_with_the_doubled_batch_also_through_a_hang_and_a_stop(
     train: Callable[..., Any],
 ) -> None:
     mirrored = SCRIPTS / "mirrored.py"
@@ -23,12 +23,18 @@ def test_mirrored_workers_train_as_one_with_the_doubled_batch_also_where_one_sto
     assert alone.shown["steps"] == both.shown["steps"] == 24
     assert max(float(np.abs(a - b).max()) for a, b in zip(alone.weights, both.weights, strict=True)) < 1e-6
     # TensorFlow's own collectives wait for a stopped process for ever.
-    stood = train("stood", script=mirrored, workers=2, hang_after_s=6, BATCH="32", SIGSTOP="13:1")
+    stopped = train("stood", script=mirrored, workers=2, hang_after_s=6, BATCH="32", SIGSTOP="13:1", SIGTERM="19:1")
+    assert stopped.code == 75, stopped.output
+    stood = train("stood", script=mirrored, resume=True, BATCH="32")
     assert stood.code == 0, stood.output
-    assert [each["outcome"] for each in stood.shown["attempts"]] == ["failed", "completed"]
+    assert [each["outcome"] for each in stood.shown["attempts"]] == ["failed", "stopped", "completed"]
     failure = stood.shown["attempts"][0]["failure"]
     assert (failure["rank"], failure["failure_class"]) == (1, "hung")
-    assert stood.shown["attempts"][1]["from_step"] > 0
+    assert [each["from_step"] for each in stood.shown["attempts"]] == [
+        0,
+        12,
+        20,
+    ]  # told after step 19, agreed on in the next
     for name in ("weights", "data"):
         assert stood.shown["digests"][name] == both.shown["digests"][name]
 

@@ -40,10 +40,11 @@ def train_step(x: tf.Tensor, y: tf.Tensor) -> tf.Tensor:
 
 for batch in run.batches(data, epochs=3):
     run.step(gscalar.keras.applied(train_step(*batch)))
-    mark = OUT.with_suffix(f".stopped.{run.rank}")
-    if os.environ.get("SIGSTOP") == f"{run.state.step}:{run.rank}" and not mark.exists():
-        mark.touch()
-        os.kill(os.getpid(), signal.SIGSTOP)
+    for name in ("SIGSTOP", "SIGTERM"):
+        mark = OUT.with_suffix(f".{name}.{run.rank}")
+        if os.environ.get(name) == f"{run.state.step}:{run.rank}" and not mark.exists():
+            mark.touch()
+            os.kill(os.getpid(), signal.Signals[name])
 run.finish()
 if run.rank == 0:
     np.savez(OUT, *model.get_weights())
