@@ -1,6 +1,6 @@
 """Handwritten digits of 8 x 8 pixels by asynchronous steps: workers compute, a parameter server holds the variables.
 
-Nobody waits for the slowest: each worker reads the newest weights, and its gradients move them when they are there.
+Nobody waits for the others at every step: each worker reads the newest weights, and its gradients move them at once.
 Four lines make a TensorFlow script a recorded and resumable one; they are numbered below.
 """
 

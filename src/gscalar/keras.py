@@ -88,8 +88,8 @@ def async_steps(
 ) -> Iterator[Any]:
     """Yield the results of `function(*args)` on the workers of a ClusterCoordinator, until the run has taken `steps`.
 
-    The function takes one training step and returns its loss, or a tuple that begins with it. Two calls a worker are
-    always under way, and each result is one step of the run; no call is under way while a checkpoint is taken. A
+    The function takes one training step and returns its loss, or a tuple that begins with it. Up to two calls a worker
+    are under way, and each result is one step of the run; no call is under way while a checkpoint is taken. A
     resumed run goes on with the number of steps that its checkpoint has. `samples` are those of one step, which are
     counted for throughput.
 

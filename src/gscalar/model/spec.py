@@ -55,7 +55,7 @@ class ParameterServers:
     A gang then has a chief, `workers` workers and `servers` parameter servers (`gscalar.model.roles`).
     """
 
-    kind: Literal["parameter_servers"] = key("parameter_servers", doc="Workers do not wait for one another.")
+    kind: Literal["parameter_servers"] = key("parameter_servers", doc="Workers do not meet at every step.")
     servers: int = key(1, doc="Processes that hold the variables, beside the workers and a chief.", at_least=1)
 
 

@@ -53,10 +53,11 @@ class Driver:
         self._training().engine.expect(batch)
 
     @contextmanager
-    def looping(self) -> Iterator[None]:
+    def looping(self, total_steps: int | None = None) -> Iterator[None]:
         """Be in a loop that takes `run.step` and crosses its borders itself: a stop waits for the next of them."""
         run, training = self.run, self._training()
         training.saving.ready_random(run.state, run.seed, run._spec.deterministic)
+        run._total_steps = total_steps
         run._exits.in_loop = True
         run._timing.start()
         try:

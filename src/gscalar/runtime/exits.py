@@ -39,6 +39,7 @@ class ExitWatch:
         on_interrupt: Callable[[], None] = lambda: None,
     ) -> None:
         self.stop_requested = False
+        self._told = False  # by a signal of its own
         self.interrupted = False  # by Ctrl-C, which a training loop obeys
         self.terminated = False  # by a SIGTERM that no training loop was there to obey
         self.in_loop = False
@@ -120,8 +121,8 @@ class ExitWatch:
             signal.signal(signum, self._previous_signal or signal.SIG_DFL)
             signal.raise_signal(signum)
             return
-        first = not self.stop_requested
-        self.stop_requested = True
+        first = not self._told
+        self.stop_requested = self._told = True
         if first and callable(self._previous_signal):
             self._previous_signal(signum, frame)
         if not first or not self.in_loop:
@@ -135,10 +136,10 @@ class ExitWatch:
         now_s = time.monotonic()
         if now_s - self._interrupted_s < _SAME_CTRL_C_S:
             return
-        if self.stop_requested or not self.in_loop:
+        if self._told or not self.in_loop:
             signal.default_int_handler(signum, frame)
         self._interrupted_s = now_s
-        self.stop_requested = self.interrupted = True
+        self.stop_requested = self._told = self.interrupted = True
         self._on_interrupt()
 
 

@@ -12,6 +12,7 @@ once, and those who serve only note it: the chief's last checkpoint needs the va
 
 from __future__ import annotations
 
+import contextlib
 import socket
 from collections.abc import Callable
 from ipaddress import ip_address
@@ -19,10 +20,10 @@ from typing import Final, NoReturn
 
 import msgspec
 
-from gscalar.base.errors import UserError
+from gscalar.base.errors import ScalarError, UserError
 from gscalar.model.roles import Place, Role, num_helpers, num_processes, places
 from gscalar.model.status import Exit, Status
-from gscalar.runtime.framework import Group
+from gscalar.runtime.framework import Framework, Group
 from gscalar.runtime.host_group import HostGroup
 from gscalar.runtime.launch import Launch
 from gscalar.runtime.session import Run
@@ -66,6 +67,23 @@ class Gang:
             next_step="Start it with gscalar run --workers 2, or ask only where run.world > 1.",
         )
 
+    @property
+    def has_met(self) -> bool:
+        """Whether this process has taken its place before."""
+        return self._worker.distributed
+
+    def use(self, framework: Framework) -> None:
+        """Train with this framework, unless one is in use."""
+        self._worker.use(framework)
+
+    def explain_by(self, explain: Callable[[BaseException], None]) -> None:
+        """Let this say more of an exception that leaves the script."""
+        self._worker.explain = explain
+
+    def take_signals_back(self) -> None:
+        """Take SIGTERM back from a runtime that has put its own handler in front."""
+        self._worker.exits.take_back()
+
     def meet(self, port: int) -> dict[str, list[str]]:
         """Return where all processes listen, by role; this one at `port`. All call it at the same place.
 
@@ -93,8 +111,10 @@ class Gang:
         def leave() -> None:
             word = {Status.COMPLETED: _COMPLETED, Status.INTERRUPTED: _STOPPED, Status.CANCELLED: _STOPPED}
             told = word.get(Status(self._worker.status))
-            if told is not None:
-                group.broadcast(told)
+            # Who serves may have died just now; the run has ended all the same.
+            with contextlib.suppress(ScalarError):
+                if told is not None:
+                    group.broadcast(told)
             group.close()
 
         return leave

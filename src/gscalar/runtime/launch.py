@@ -150,8 +150,8 @@ def _read_torchrun(variables: _Variables, script: str, find_launcher: FindLaunch
         return None
     if rank is None and variables.text("LOCAL_RANK") and variables.text("NODE_RANK"):
         raise EnvironmentProblem(
-            code="trainer-world",
-            what="Lightning has started this process by itself, and the first one knows nothing of it.",
+            code="launcher-unclear",
+            what="This process was started by another one, probably of Lightning, that was itself started alone.",
             value=variables.shown("WORLD_SIZE", "LOCAL_RANK", "NODE_RANK"),
             next_step="Start the workers with gscalar run --workers N (or torchrun), with Trainer(devices=N).",
         )

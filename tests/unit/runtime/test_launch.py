@@ -150,7 +150,7 @@ def test_half_set_and_contradicting_variables_are_refused_by_name(case: str) -> 
 def test_a_process_that_lightning_has_started_by_itself_is_told_how_to_start_all() -> None:
     with pytest.raises(EnvironmentProblem) as caught:
         read({"WORLD_SIZE": "2", "LOCAL_RANK": "1", "NODE_RANK": "0", **MASTER})
-    assert caught.value.code == "trainer-world"
+    assert caught.value.code == "launcher-unclear"
     assert "gscalar run --workers" in caught.value.next_step
 
 

@@ -64,11 +64,8 @@ class TrainStep:
         self.variables: list[Any] = []  # those of the gradients, known after the first call
         self._run = compiled(self._differentiate, model)
         self._run_whole = compiled(self._move, model)
-
-    @property
-    def is_graph(self) -> bool:
-        """Whether a step is compiled, so that two halves of it cost more than the whole."""
-        return backend_name() == "tensorflow" and not self._model.run_eagerly
+        # Where a step is compiled, two halves of it cost more than the whole.
+        self.is_graph = backend_name() == "tensorflow" and not model.run_eagerly
 
     def __call__(self, data: Any) -> tuple[Any, Differentiated]:
         """Return what the step logs, and its loss with the gradients.

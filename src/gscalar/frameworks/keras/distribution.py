@@ -18,21 +18,18 @@ from __future__ import annotations
 import json
 import os
 import socket
-from collections import deque
 from collections.abc import Callable, Iterator, Sequence
-from typing import Any, Final
+from typing import Any
 
 import tensorflow as tf
 
 from gscalar.base.errors import UserError
 from gscalar.frameworks.keras.adapter import KerasFramework
-from gscalar.frameworks.keras.applied import Applied
+from gscalar.frameworks.keras.steps_ahead import StepsAhead
 from gscalar.model.roles import Role
 from gscalar.runtime.driving import Driver
 from gscalar.runtime.gang import Gang
 from gscalar.runtime.session import Run
-
-_PER_WORKER: Final = 2  # steps that a worker is given ahead, so that it never waits for the chief
 
 
 def strategy_of(run: Run) -> Any:
@@ -41,23 +38,23 @@ def strategy_of(run: Run) -> Any:
     Raises:
         UserError: `one-worker`, `distribute-late`.
     """
-    run._worker.use(KerasFramework())
     gang = Gang(run)
-    if run._worker.distributed or (not gang.serves_chief and tf.executing_eagerly() and _has_begun()):
+    if gang.has_met or (not gang.serves_chief and tf.executing_eagerly() and _has_begun()):
         raise UserError(
             code="distribute-late",
             what="A strategy must be asked for once, and before TensorFlow makes its first tensor.",
             next_step="Call gscalar.keras.distribute() right after gscalar.init(...).",
         )
+    gang.use(KerasFramework())
     with socket.socket() as asking:
         asking.bind(("", 0))
         addresses = gang.meet(asking.getsockname()[1])
     place = gang.place
     os.environ["TF_CONFIG"] = json.dumps({"cluster": addresses, "task": {"type": place.role, "index": place.index}})
     if not gang.serves_chief:
-        run._worker.explain = lambda error: explain(run, error)
+        gang.explain_by(lambda error: explain(run, error))
         strategy = tf.distribute.MultiWorkerMirroredStrategy()
-        run._worker.exits.take_back()  # TensorFlow's runtime takes SIGTERM for itself when a cluster begins
+        gang.take_signals_back()  # TensorFlow's runtime takes SIGTERM for itself when a cluster begins
         return strategy
     resolver = tf.distribute.cluster_resolver.TFConfigClusterResolver()
     if place.role is not Role.CHIEF:
@@ -65,10 +62,10 @@ def strategy_of(run: Run) -> Any:
             resolver.cluster_spec(), job_name=place.role.value, task_index=place.index, protocol="grpc"
         )
         assert server is not None  # it lives as long as this frame
-        run._worker.exits.take_back()
+        gang.take_signals_back()
         gang.serve()
     servers = tf.distribute.ParameterServerStrategy(resolver)
-    run._worker.exits.take_back()
+    gang.take_signals_back()
     return servers
 
 
@@ -89,40 +86,30 @@ def _has_begun() -> bool:
 
 
 class AsyncSteps:
-    """Steps that a coordinator gives out to workers, taken in the order in which they were given out.
-
-    A few are always under way. Before a checkpoint or a stop no new one is given out until none is: what is saved
-    then holds all steps that are counted, and no others.
-    """
+    """Steps of a script's own function on the workers of a coordinator."""
 
     def __init__(
         self, run: Run, coordinator: Any, function: Callable[..., Any], args: Sequence[Any], samples: int = 1
     ) -> None:
         self._run = run
         self._driver = Driver(run)
+        self._ahead = StepsAhead(self._driver, coordinator, _loss_of, samples)
         self._coordinator = coordinator
         self._function = function
         self._args = tuple(args)
-        self._samples = samples
-        workers = coordinator.strategy.extended._num_workers
-        self._most_ahead = _PER_WORKER * workers
-        self._ahead: deque[Any] = deque()
 
     def take(self, steps: int) -> Iterator[Any]:
         """Yield what the function returns for each step, until the run has taken `steps` of them."""
-        run, driver = self._run, self._driver
-        with driver.looping():
-            draining = False
-            while run.state.step < steps:
-                while not draining and len(self._ahead) < min(self._most_ahead, steps - run.state.step):
-                    self._ahead.append(self._coordinator.schedule(self._function, args=self._args))
-                with driver.waiting_for_others():
-                    value = self._ahead.popleft().fetch()
-                driver.expect(self._samples)
-                run.step(Applied(value[0] if isinstance(value, tuple | list) else value))
-                yield value
-                draining = draining or driver.border_wanted
-                if draining and not self._ahead:
-                    driver.cross_border()
-                    draining = False
-            driver.save_at_end()
+        state, ahead = self._run.state, self._ahead
+        with self._driver.looping(total_steps=steps):
+            while state.step < steps:
+                while ahead.has_room and not ahead.border_due and state.step + len(ahead) < steps:
+                    ahead.add(self._coordinator.schedule(self._function, args=self._args))
+                yield ahead.count_oldest()
+                if ahead.border_due and not ahead:
+                    ahead.cross_border()
+            self._driver.save_at_end()
+
+
+def _loss_of(result: Any) -> Any:
+    return result[0] if isinstance(result, tuple | list) else result

@@ -68,6 +68,7 @@ class HuggingFaceFollowing:
         self._limit: int | None = None  # the Trainer's own, while it is one higher
         self._failure: Exception | None = None  # of a save that only the run asked for
         self._guarded: Any = None  # the Trainer whose saves are watched
+        self._evaluation_decides = False  # whether the Trainer saves this step if its evaluation says so
         self._lr = 0.0
 
     def on_train_begin(self, args: Any, state: Any, control: Any, **objects: Any) -> None:
@@ -94,7 +95,7 @@ class HuggingFaceFollowing:
         if not args.torch_compile and args.n_gpu <= 1:
             self._watch = ForwardWatch(model, lambda: _scale_of(optimizer))
         if self._follower.rank == 0:
-            self._remove_unfinished(Path(args.output_dir))
+            self._remove_unfinished(keep=state.global_step)
             _unshare_later(Path(args.output_dir), state.global_step)
         self._guard_saves()
         self._mark_next(state, control)
@@ -164,8 +165,7 @@ class HuggingFaceFollowing:
         self._follower.unmark()
         self._give_room_back(args)
         source = Path(args.output_dir) / f"checkpoint-{state.global_step}"
-        best = state.best_global_step == state.global_step if hasattr(state, "best_global_step") else True
-        move = not (self._trainers_own or best or args.push_to_hub)
+        move = not self._wanted_by_trainer(args, state)
         writes = self._follower.rank == 0
         failure, self._failure = self._failure, None
 
@@ -176,6 +176,8 @@ class HuggingFaceFollowing:
                 take_files(source, files, move=move)
 
         self._follower.save(take)
+        if failure is not None and move and writes:  # here, where no rank writes into it any more
+            shutil.rmtree(source, ignore_errors=True)
         self._follower.claim.release()
         self._due = False
         if self._stops:
@@ -186,41 +188,49 @@ class HuggingFaceFollowing:
         """The loop is over; what is evaluated or logged afterwards still belongs to the run."""
         self._end(args)
 
-    def _remove_unfinished(self, output: Path) -> None:
+    def _remove_unfinished(self, keep: int) -> None:
         """Remove what the Trainer was writing for the run alone when an attempt before ended."""
         folder = self._follower.claim.unfinished()
-        if folder is not None and folder.parent == output.absolute():
+        if folder is not None and folder.name.startswith("checkpoint-") and folder.name != f"checkpoint-{keep}":
             shutil.rmtree(folder, ignore_errors=True)
         self._follower.claim.release()
 
     def _guard_saves(self) -> None:
         """Let a save that only the run asked for fail without ending the training: as any checkpoint of a run."""
         trainer = _running_trainer(self)
-        if trainer is None or self._guarded is trainer:
+        if trainer is None:
             return
         self._guarded, write = trainer, trainer._save_checkpoint
 
         def save_checkpoint(*arguments: Any, **options: Any) -> None:
-            only_ours = self._due and not self._trainers_own
-            folder = Path(trainer.args.output_dir) / f"checkpoint-{trainer.state.global_step}"
+            args, state = trainer.args, trainer.state
+            only_ours = self._due and not self._wanted_by_trainer(args, state)
             if only_ours and self._follower.rank == 0:
-                self._follower.claim.take(folder)
+                self._follower.claim.take(Path(args.output_dir) / f"checkpoint-{state.global_step}")
             try:
                 write(*arguments, **options)
             except Exception as error:
-                if not only_ours:
+                # With a best step the Trainer lets all ranks meet amid its save, and the others wait there.
+                if not only_ours or (args.world_size > 1 and getattr(state, "best_global_step", None)):
                     raise
                 self._failure = error
-                if self._follower.rank == 0:
-                    shutil.rmtree(folder, ignore_errors=True)
 
         trainer._save_checkpoint = save_checkpoint
+
+    def _wanted_by_trainer(self, args: Any, state: Any) -> bool:
+        """Whether the Trainer would write this step's checkpoint of its own accord, or somebody else gets it too."""
+        return bool(
+            self._trainers_own
+            or self._evaluation_decides
+            or args.push_to_hub
+            or getattr(state, "best_global_step", state.global_step) == state.global_step
+        )
 
     def _make_room(self, args: Any, control: Any) -> None:
         """Let the Trainer keep all of its own beside a checkpoint that is going to be moved away."""
         self._give_room_back(args)  # an evaluation may have taken back the save before
-        evaluation_decides = control.should_evaluate and args.save_strategy == "best"
-        only_ours = control.should_save and not (self._trainers_own or evaluation_decides or args.push_to_hub)
+        self._evaluation_decides = control.should_evaluate and args.save_strategy == "best"
+        only_ours = control.should_save and not (self._trainers_own or self._evaluation_decides or args.push_to_hub)
         if only_ours and args.save_total_limit:
             self._limit = args.save_total_limit
             args.save_total_limit += 1
@@ -234,6 +244,9 @@ class HuggingFaceFollowing:
         if self._watch is not None:
             self._watch.remove()
             self._watch = None
+        if self._guarded is not None:
+            vars(self._guarded).pop("_save_checkpoint", None)
+            self._guarded = None
         self._follows = False
         self._follower.end()
 

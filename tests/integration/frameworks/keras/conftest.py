@@ -14,6 +14,7 @@ import numpy as np
 import pytest
 
 SCRIPT = Path(__file__).parent / "scripts" / "digits.py"
+LIGHT = Path(__file__).parent / "light"
 LIMIT_S = 240.0
 GSCALAR = [sys.executable, "-m", "gscalar"]
 
@@ -42,7 +43,11 @@ def train(home: Path, tmp_path: Path) -> Callable[..., Trained]:
         **environment: str,
     ) -> Trained:
         out = tmp_path / f"{name}.npz"
-        variables = {**os.environ, "OMP_NUM_THREADS": "1", "TF_CPP_MIN_LOG_LEVEL": "3", **environment}
+        paths = [str(LIGHT), *filter(None, [os.environ.get("PYTHONPATH")])]
+        variables = {
+            **os.environ, "OMP_NUM_THREADS": "1", "TF_CPP_MIN_LOG_LEVEL": "3", "PYTHONPATH": os.pathsep.join(paths),
+            **environment,
+        }  # fmt: skip
         command = [*GSCALAR, "run", "--home", str(home)]
         command += ["--resume", name] if resume else ["--name", name, "--workers", str(workers)]
         command += [] if resume else ["--set", f"hang_after_s={hang_after_s}", "--set", f"plan.sync={plan}"]

@@ -126,6 +126,11 @@ def meant_package() -> str:
     return names[0] if len(names) == 1 else "tf_keras" if _wants_legacy() else "keras"
 
 
+def is_default(strategy: Any) -> bool:
+    """Whether this is what TensorFlow calls the strategy where there is none."""
+    return type(strategy).__name__.startswith("_DefaultDistributionStrategy")
+
+
 def _wants_legacy() -> bool:
     return os.environ.get("TF_USE_LEGACY_KERAS") in ("1", "true", "True")  # as TensorFlow reads it
 

@@ -64,7 +64,7 @@ def metric_state(model: Any) -> Sequence[Any]:
 
 def compiled_parts(model: Any) -> tuple[Any, ...]:
     """Return what is another object once the model is compiled anew."""
-    return (model.optimizer, model._compile_loss, model._compile_metrics)
+    return (model.optimizer, model._compile_loss, model._compile_metrics, model.run_eagerly, model.jit_compile)
 
 
 def build_optimizer(optimizer: Any, variables: Sequence[Any]) -> None:

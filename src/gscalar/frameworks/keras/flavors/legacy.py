@@ -18,7 +18,7 @@ import tensorflow as tf
 import tf_keras
 from tf_keras.src import backend
 
-from gscalar.frameworks.keras.flavors import Taking
+from gscalar.frameworks.keras.flavors import Taking, is_default
 
 name = "tf_keras"
 model_class: type[Any] = tf_keras.Model
@@ -54,7 +54,7 @@ def map_structure(function: Callable[[Any], Any], nested: Any) -> Any:
 
 def make_ready(model: Any) -> None:
     """Let the layers draw from generators that can be saved; under a strategy they would be of one replica each."""
-    if not type(model.distribute_strategy).__name__.startswith("_DefaultDistributionStrategy"):
+    if not is_default(model.distribute_strategy):
         return
     for layer in _layers(model):
         drawing = vars(layer).get("_random_generator")
@@ -76,7 +76,7 @@ def metric_state(model: Any) -> Sequence[Any]:
 
 def compiled_parts(model: Any) -> tuple[Any, ...]:
     """Return what is another object once the model is compiled anew."""
-    return (model.optimizer, model.compiled_loss, model.compiled_metrics)
+    return (model.optimizer, model.compiled_loss, model.compiled_metrics, model.run_eagerly)
 
 
 def build_optimizer(optimizer: Any, variables: Sequence[Any]) -> None:
