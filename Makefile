@@ -41,7 +41,7 @@ $(VENV)/.stamp-setup: pyproject.toml constraints.txt | $(BIN)/python
 	@touch $@
 
 $(VENV)/.stamp-trainers: $(VENV)/.stamp-setup
-	@echo "Installing Keras, TensorFlow, transformers and Lightning into $(VENV): about a minute, 2 GB"
+	@echo "Installing Keras, TensorFlow, JAX, transformers and Lightning into $(VENV): about a minute, 2 GB"
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[trainers]'
 	@# It wants the package tensorflow, and tensorflow-cpu is the same under another name.
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt --no-deps tf_keras

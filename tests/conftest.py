@@ -24,6 +24,7 @@ FOLDER_MARKS = ("integration", "e2e")
 EXTRAS = {
     "torch": "torch",
     "tensorflow": "tensorflow",
+    "jax": "jax",
     "huggingface": "transformers",
     "lightning": "pytorch_lightning",
 }  # mark: the module it needs; extras have the same names

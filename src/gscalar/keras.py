@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 from gscalar.base.errors import EnvironmentProblem, UserError
 from gscalar.runtime.session import Run, current_run, open_run
 
-__all__ = ["applied", "arrays", "async_steps", "callback", "distribute", "taped"]
+__all__ = ["applied", "arrays", "async_steps", "callback", "differentiated", "distribute", "taped"]
 
 
 def callback(run: Run | None = None) -> Any:
@@ -48,6 +48,18 @@ def taped(loss: Any, tape: Any) -> Any:
     from gscalar.frameworks.keras.trainee import Taped
 
     return Taped(loss, tape)
+
+
+def differentiated(loss: Any, gradients: Sequence[Any]) -> Any:
+    """Return a loss with its gradients for `run.step`, as `jax.value_and_grad` returns them.
+
+    `gradients` has one for each of the prepared model's trainable variables, in their order, or None. Variables that
+    are not trained, such as the seeds of dropout and moving averages, are assigned by the loop.
+    """
+    _check_installed()
+    from gscalar.frameworks.keras.capture import Differentiated
+
+    return Differentiated(loss, list(gradients))
 
 
 def distribute(run: Run | None = None) -> Any:
@@ -136,5 +148,5 @@ def _check_installed(*, tensorflow: bool = False) -> None:
     raise EnvironmentProblem(
         code="package-missing",
         what="Keras is not installed.",
-        next_step="pip install 'gscalar[keras]' and a backend (tensorflow or torch), or 'gscalar[tensorflow]'.",
+        next_step="pip install 'gscalar[keras]' and a backend (tensorflow, torch or jax), or 'gscalar[tensorflow]'.",
     )

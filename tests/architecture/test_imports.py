@@ -70,7 +70,7 @@ def compiled_part(name: str) -> bool:
 
 
 def test_unit_tests_import_no_deep_learning_framework() -> None:
-    heavy = {"torch", "tensorflow", "keras", "tf_keras"}
+    heavy = {"torch", "tensorflow", "jax", "keras", "tf_keras"}
     got = [
         f"{path.relative_to(ROOT)} imports {name}"
         for path in sorted((ROOT / "tests/unit").rglob("*.py"))

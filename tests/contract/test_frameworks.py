@@ -46,13 +46,14 @@ import keras
 import numpy as np
 from gscalar.frameworks.keras.adapter import KerasFramework
 from gscalar.frameworks.keras.backend import to_host
+from gscalar.frameworks.keras.capture import Differentiated
 from gscalar.frameworks.keras.data import Arrays
 from gscalar.frameworks.keras.trainee import Taped
 framework = KerasFramework()
 def make_objects(features):
     keras.utils.set_random_seed(1)
     model = keras.Sequential([keras.Input((features,)), keras.layers.Dense(1)])
-    model.run_eagerly = True
+    model.run_eagerly = keras.backend.backend() != "jax"  # whose step is another function where it is compiled
     return [model, keras.optimizers.SGD(0.1, momentum=0.9)]
 def make_data(size, batch_size, shuffle):
     x = np.random.default_rng(1).normal(size=(size, 3)).astype("float32")
@@ -61,6 +62,12 @@ def mean_square(model, batch): return keras.ops.mean(keras.ops.square(model(batc
 def loss_of(model, batch):
     if keras.backend.backend() == "torch":
         return mean_square(model, batch)
+    if keras.backend.backend() == "jax":
+        import jax
+        def stateless(values):
+            with keras.StatelessScope(state_mapping=zip(model.trainable_variables, values)):
+                return mean_square(model, batch)
+        return Differentiated(*jax.value_and_grad(stateless)([each.value for each in model.trainable_variables]))
     import tensorflow as tf
     with tf.GradientTape() as tape:
         loss = mean_square(model, batch)
@@ -106,7 +113,7 @@ class TestTorchFramework(FrameworkSuite):
     subject = TORCH
 
 
-# One process has one backend: tests/integration/frameworks/keras runs this class on the other one.
+# One process has one backend: tests/integration/frameworks/keras runs this class on the other ones.
 @pytest.mark.tensorflow
 class TestKerasFramework(FrameworkSuite):
     subject = KERAS

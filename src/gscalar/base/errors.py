@@ -61,7 +61,7 @@ CODES: Final[dict[str, str]] = {
     "one-worker": "A strategy to distribute over workers was asked for, and there is one.",
     "not-distributed": "The plan trains with parameter servers, and the script has not called `distribute`.",
     "distribute-late": "A strategy was asked for after TensorFlow had begun to work, or a second time.",
-    "strategy-unsupported": "A model lies under a strategy of tf.distribute that its training cannot use here.",
+    "strategy-unsupported": "A model lies under a strategy, of tf.distribute or Keras, that training here cannot use.",
     "plan-unsupported": "The plan asks for something that this way of training cannot do.",
     "schedule-twice": "The script gives a schedule object and the plan gives one too.",
     "prepare-twice": "`prepare` was given models or optimizers a second time.",

@@ -51,7 +51,7 @@ OPTIONAL: Final = {
     "tensorflow-cpu": "tensorflow",
     "keras": "keras",
     "tf-keras": "",
-    "jax": "",
+    "jax": "jax",
     "transformers": "huggingface",
     "pytorch-lightning": "lightning",
     "nvidia-ml-py": "gpu",

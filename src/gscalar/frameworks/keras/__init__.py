@@ -1,1 +1,1 @@
-"""Legacy Keras, and Keras 3 on TensorFlow or PyTorch for the runtime."""
+"""Legacy Keras, and Keras 3 on TensorFlow, PyTorch or JAX for the runtime."""

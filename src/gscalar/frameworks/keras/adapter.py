@@ -10,7 +10,7 @@ import numpy as np
 
 from gscalar.base.errors import UserError
 from gscalar.frameworks.keras.applied import Applied
-from gscalar.frameworks.keras.backend import backend_name, backend_version, to_host
+from gscalar.frameworks.keras.backend import backend_version, check_backend, to_host
 from gscalar.frameworks.keras.capture import Differentiated
 from gscalar.frameworks.keras.data import Arrays, BatchList, FeedPlace, InFit, ListedFeed, Stream, StreamFeed
 from gscalar.frameworks.keras.flavors import Flavor, choose, current, loaded
@@ -25,7 +25,7 @@ from gscalar.runtime.launch import Launch
 
 
 class KerasFramework:
-    """Keras 3 on TensorFlow or PyTorch, or legacy Keras; one replica a worker."""
+    """Keras 3 on TensorFlow, PyTorch or JAX, or legacy Keras; one replica a worker."""
 
     name = "keras"
 
@@ -45,7 +45,7 @@ class KerasFramework:
                 `strategy-unsupported`.
         """
         flavor = choose(objects)
-        backend_name()
+        check_backend()
         _check(objects, flavor)
         trainee = KerasTrainee(objects, flavor, self._group, launch.world, plan)
         if launch.world > 1:

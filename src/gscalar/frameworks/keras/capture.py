@@ -6,6 +6,9 @@ class defines itself is taken apart as well, as long as it ends with one call of
 
 Where nothing has to be done with the gradients, `apply` moves at once, and the whole step is one graph as in Keras
 itself: a second graph would cost its dispatch, and have all gradients written to memory and read again.
+
+On JAX a `train_step` is given all values as a state and returns new ones, and its optimizer's `stateless_apply` takes
+the place of `apply`; `stateless` makes one of the other.
 """
 
 from __future__ import annotations
@@ -13,12 +16,15 @@ from __future__ import annotations
 import contextlib
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from gscalar.base.errors import UserError
 from gscalar.frameworks.keras.applied import Applied
-from gscalar.frameworks.keras.backend import backend_name, compiled, constant
-from gscalar.frameworks.keras.flavors import Flavor
+from gscalar.frameworks.keras.backend import backend_name, compiled, constant, is_compiled
+from gscalar.frameworks.keras.flavors import Flavor, Replacement
+
+if TYPE_CHECKING:
+    from gscalar.frameworks.keras.stateless import HeldVariables
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,10 +68,16 @@ class TrainStep:
         self._model = model
         self._flavor = flavor
         self.variables: list[Any] = []  # those of the gradients, known after the first call
-        self._run = compiled(self._differentiate, model)
-        self._run_whole = compiled(self._move, model)
+        self.held: HeldVariables | None = None  # on JAX
+        if backend_name() == "jax":
+            from gscalar.frameworks.keras.stateless import HeldVariables
+
+            self.held = HeldVariables(model)
+        self._run = compiled(self._differentiate, model, self._touched)
+        self._run_whole = compiled(self._move, model, self._touched)
+
         # Where a step is compiled, two halves of it cost more than the whole.
-        self.is_graph = backend_name() == "tensorflow" and not model.run_eagerly
+        self.is_graph = is_compiled(model)
 
     def __call__(self, data: Any) -> tuple[Any, Differentiated]:
         """Return what the step logs, and its loss with the gradients.
@@ -92,6 +104,9 @@ class TrainStep:
         logs, loss, lr = self._run_whole(data)
         return logs, Applied(loss, lr)
 
+    def _touched(self) -> Sequence[Any]:
+        return [] if self.held is None else self.held.all
+
     def _differentiate(self, data: Any) -> tuple[Any, Any, list[Any]]:
         logs, loss, gradients = self._take(data, moves=False)
         return logs, loss, [dense(gradient) for gradient in gradients]
@@ -104,14 +119,14 @@ class TrainStep:
 
     def _take(self, data: Any, *, moves: bool) -> tuple[Any, Any, list[Any]]:
         taken = _Taken(moves=moves)
-        with _handing_over(self._model.optimizer, taken, self._flavor):
-            logs = self._model.train_step(data)
+        with _handing_over(self._flavor.replacements(self._model, taken)):
+            logs = self._model.train_step(data) if self.held is None else self.held.train_on(data)
         if taken.gradients is None:
             raise UserError(
                 code="train-step-unknown",
                 what="The model's train_step did not call its compiled optimizer once.",
                 value=type(self._model).__name__,
-                next_step="Call the apply or apply_gradients of self.optimizer once, or write a loop with run.step.",
+                next_step="Call the optimizer's apply once (stateless_apply on JAX), or write a loop with run.step.",
             )
         self.variables = taken.variables
         loss = taken.loss if taken.loss is not None else logs.get("loss", 0.0)
@@ -119,16 +134,15 @@ class TrainStep:
 
 
 @contextlib.contextmanager
-def _handing_over(optimizer: Any, taken: _Taken, flavor: Flavor) -> Iterator[None]:
-    replacements = flavor.replacements(optimizer, taken)
-    # Not by plain assignment: Keras tracks what is assigned to an optimizer.
-    for name, method in replacements.items():
-        object.__setattr__(optimizer, name, method)
+def _handing_over(replacements: Sequence[Replacement]) -> Iterator[None]:
+    # Not by plain assignment: Keras tracks what is assigned to its objects.
+    for owner, name, method in replacements:
+        object.__setattr__(owner, name, method)
     try:
         yield
     finally:
-        for name in replacements:
-            object.__delattr__(optimizer, name)
+        for owner, name, _ in replacements:
+            object.__delattr__(owner, name)
 
 
 def dense(gradient: Any) -> Any:

@@ -204,13 +204,20 @@ class _Fit:
         self._source.end_epoch()
         self.place.forget()
 
-    def _take_step(self, received: Any) -> Any:
-        """Take one step on what Keras hands over; this stands for its `train_function`."""
+    def _take_step(self, *given: Any) -> Any:
+        """Take one step on what Keras hands over; this stands for its `train_function`.
+
+        On JAX a state comes first, and goes back with what the step logs.
+        """
+        *state, received = given
         item = next(received) if isinstance(received, _One) else received[0] if isinstance(received, list) else None
         if not isinstance(item, Handed):  # of another fit, after this one was interrupted
             self.let_go()
             self._model.make_train_function(force=True)
-            return self._model.train_function(received)
+            return self._model.train_function(*given)
+        held = self._train_step.held
+        if held is not None:
+            held.take_back(state[0])
         loss: Applied | Differentiated
         if self._may_move_at_once and self._trainee.takes_whole_steps:
             logs, loss = self._train_step.whole(item.value)
@@ -218,7 +225,7 @@ class _Fit:
             logs, loss = self._train_step(item.value)
         self._trainee.variables = self._train_step.variables
         self._run.step(loss)
-        return logs
+        return logs if held is None else (logs, held.EMPTY_STATE)
 
 
 def _running_fit(model: Any) -> dict[str, Any]:

@@ -7,6 +7,7 @@ Keras draw from generators that are saved beside it.
 from __future__ import annotations
 
 import contextlib
+import os
 import sys
 from collections.abc import Iterator
 from typing import Any
@@ -34,6 +35,10 @@ def seed_all(seed: int, deterministic: bool) -> None:
         if deterministic:
             tf.config.experimental.enable_op_determinism()
         return
+    if backend == "jax":  # which has no generator of its own; on a CPU it is always deterministic
+        if deterministic:
+            _forbid_jax_to_differ()
+        return
     import torch
 
     torch.manual_seed(seed)
@@ -48,7 +53,7 @@ def random_state() -> bytes:
         import torch
 
         state["torch"] = torch.get_rng_state().numpy().tobytes()
-    else:
+    elif backend_name() == "tensorflow":
         import tensorflow as tf
 
         state["tensorflow"] = tf.random.get_global_generator().state.numpy().tolist()
@@ -70,6 +75,12 @@ def set_random_state(blob: bytes) -> None:
         import tensorflow as tf
 
         tf.random.get_global_generator().state.assign(np.asarray(state["tensorflow"], dtype=np.int64))
+
+
+def _forbid_jax_to_differ() -> None:
+    flags = os.environ.get("XLA_FLAGS", "")
+    if "xla_gpu_deterministic_ops" not in flags:  # read when JAX makes its first array
+        os.environ["XLA_FLAGS"] = f"{flags} --xla_gpu_deterministic_ops=true".strip()
 
 
 @contextlib.contextmanager

@@ -178,7 +178,9 @@ class KerasTrainee:
         optimizer = self.optimizer
         key = (optimizer, *variables)
         if self._apply is None or not _same(self._apply[0], key):
-            self._apply = (key, compiled(lambda found: self.flavor.move(optimizer, found, variables), self.model))
+            touched = [*variables, *self.flavor.optimizer_state(optimizer)]
+            move = compiled(lambda found: self.flavor.move(optimizer, found, variables), self.model, lambda: touched)
+            self._apply = (key, move)
         self._apply[1](gradients)
 
     def weights_by_name(self) -> dict[str, Any]:

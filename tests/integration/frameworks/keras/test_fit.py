@@ -48,6 +48,7 @@ def test_one_worker_undisturbed_killed_stopped_and_with_another_seed(train: Call
     ("how", "backend", "workers", "kill"),
     [
         ("dataset", "tensorflow", 1, "16:0"),  # after the second epoch's last step
+        pytest.param("arrays", "jax", 1, "13:0", marks=pytest.mark.jax),
         ("loader", "torch", 1, "12:0"),
         ("dataset", "tensorflow", 2, "13:0"),
     ],
@@ -71,7 +72,13 @@ def test_a_second_fit_goes_on_where_it_was_with_its_own_optimizer_and_the_best_w
 
 
 @pytest.mark.parametrize(
-    ("how", "backend", "kill"), [("arrays", "tensorflow", "13:1"), ("arrays", "torch", ""), ("loop", "tensorflow", "")]
+    ("how", "backend", "kill"),
+    [
+        ("arrays", "tensorflow", "13:1"),
+        ("arrays", "torch", ""),
+        pytest.param("arrays", "jax", "", marks=pytest.mark.jax),
+        ("loop", "tensorflow", ""),
+    ],
 )
 def test_two_workers_train_as_one_with_the_doubled_batch(
     how: str, backend: str, kill: str, train: Callable[..., Any]
@@ -93,11 +100,12 @@ def test_workers_that_made_other_models_train_the_first_ones(gang: Callable[...,
     assert all((first[name] == second[name]).all() for name in first.files)
 
 
-def test_the_contract_of_a_framework_holds_on_the_other_backend() -> None:
+@pytest.mark.parametrize("backend", ["torch", pytest.param("jax", marks=pytest.mark.jax)])
+def test_the_contract_of_a_framework_holds_on_the_other_backends(backend: str) -> None:
     command = [sys.executable, "-m", "pytest", "-q", "-p", "no:xdist", "tests/contract/test_frameworks.py"]
     done = subprocess.run(
         [*command, "-k", "TestKerasFramework and not ranks_agree"],
-        cwd=ROOT, env={**os.environ, "KERAS_BACKEND": "torch"}, capture_output=True, text=True, timeout=400,
+        cwd=ROOT, env={**os.environ, "KERAS_BACKEND": backend}, capture_output=True, text=True, timeout=400,
         check=False,
     )  # fmt: skip
     assert done.returncode == 0, done.stdout

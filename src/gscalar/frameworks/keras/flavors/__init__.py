@@ -10,8 +10,10 @@ from __future__ import annotations
 
 import os
 import sys
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any, Protocol
+
+Replacement = tuple[Any, str, Callable[..., Any]]  # an object, and a method that stands for its own of this name
 
 
 class Taking(Protocol):
@@ -39,7 +41,7 @@ class Flavor(Protocol):
         """Return the package's version."""
 
     def backend_name(self) -> str:
-        """Return what the models run on: `tensorflow`, `torch`, or one that is not supported."""
+        """Return what the models run on: `tensorflow`, `torch`, `jax`, or one that is not supported."""
 
     def floatx(self) -> str:
         """Return the name of the type in which numbers with a fraction are trained."""
@@ -80,8 +82,8 @@ class Flavor(Protocol):
     def move(self, optimizer: Any, gradients: Sequence[Any], variables: Sequence[Any]) -> None:
         """Move variables by gradients, as the optimizer itself does it."""
 
-    def replacements(self, optimizer: Any, taking: Taking) -> Mapping[str, Callable[..., Any]]:
-        """Return methods that hand a step's gradients over in the place of the optimizer's own."""
+    def replacements(self, model: Any, taking: Taking) -> Sequence[Replacement]:
+        """Return methods that hand a step's gradients over in the place of the compiled optimizer's own."""
 
     def seed(self, seed: int) -> None:
         """Seed the package's generators, Python's and NumPy's."""

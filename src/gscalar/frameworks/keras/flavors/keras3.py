@@ -1,8 +1,8 @@
-"""Keras 3, on TensorFlow or PyTorch. Its layers keep the seeds of their draws among the model's variables."""
+"""Keras 3, on TensorFlow, PyTorch or JAX. Its layers keep the seeds of their draws among the model's variables."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import keras
@@ -11,7 +11,7 @@ from keras.src.backend.common import global_state
 from keras.src.random import seed_generator
 from keras.src.utils import rng_utils
 
-from gscalar.frameworks.keras.flavors import Taking
+from gscalar.frameworks.keras.flavors import Replacement, Taking
 from gscalar.runtime.host_random import seed_host
 
 name = "keras"
@@ -102,11 +102,19 @@ def move(optimizer: Any, gradients: Sequence[Any], variables: Sequence[Any]) -> 
         with torch.no_grad():
             optimizer.apply(list(gradients), list(variables))
         return
+    if backend_name() == "jax":
+        from gscalar.frameworks.keras.stateless import move as move_all
+
+        move_all(optimizer, gradients)
+        return
     optimizer.apply(list(gradients), list(variables))
 
 
-def replacements(optimizer: Any, taking: Taking) -> Mapping[str, Callable[..., Any]]:
+def replacements(model: Any, taking: Taking) -> Sequence[Replacement]:
     """Return an `apply` that hands over, and a `scale_loss` that tells the loss."""
+    optimizer = model.optimizer
+    if backend_name() == "jax":
+        return _stateless_replacements(model, optimizer, taking)
     move, scale_loss = optimizer.apply, optimizer.scale_loss
 
     def apply(gradients: Any, trainable_variables: Any = None) -> None:
@@ -120,7 +128,33 @@ def replacements(optimizer: Any, taking: Taking) -> Mapping[str, Callable[..., A
         taking.tell(loss)
         return scale_loss(loss)
 
-    return {"apply": apply, "scale_loss": scale}
+    return [(optimizer, "apply", apply), (optimizer, "scale_loss", scale)]
+
+
+def _stateless_replacements(model: Any, optimizer: Any, taking: Taking) -> Sequence[Replacement]:
+    """Return a `stateless_apply` that hands over; the loss is told where a metric takes it.
+
+    `scale_loss` is called inside of what JAX differentiates, and no value may leave it there.
+    """
+    move, tracker = optimizer.stateless_apply, model._loss_tracker
+
+    def stateless_apply(optimizer_variables: Any, grads: Any, trainable_variables: Any) -> tuple[Any, Any]:
+        grads = list(grads)
+        taking.take(grads, optimizer._trainable_variables)
+        if taking.moves:
+            moved: tuple[Any, Any] = move(optimizer_variables, grads, trainable_variables)
+            return moved
+        return trainable_variables, optimizer_variables
+
+    if tracker is None:
+        return [(optimizer, "stateless_apply", stateless_apply)]
+    update_state = tracker.update_state
+
+    def track(loss: Any, *arguments: Any, **options: Any) -> Any:
+        taking.tell(loss)
+        return update_state(loss, *arguments, **options)
+
+    return [(optimizer, "stateless_apply", stateless_apply), (tracker, "update_state", track)]
 
 
 def seed(seed: int) -> None:
@@ -136,7 +170,7 @@ def seed(seed: int) -> None:
 
 def random_state() -> Any:
     """Return the state of the generator that layers and functions without a seed share."""
-    # The reading is the backend's: `np.asarray` of a tensor of either is a copy on the host.
+    # The reading is the backend's: `np.asarray` of a tensor of any is a copy on the host.
     value = seed_generator.global_seed_generator().state.value
     host = value.detach().cpu() if hasattr(value, "detach") else value
     return np.asarray(host).astype(np.int64).tolist()

@@ -18,7 +18,7 @@ import tensorflow as tf
 import tf_keras
 from tf_keras.src import backend
 
-from gscalar.frameworks.keras.flavors import Taking, is_default
+from gscalar.frameworks.keras.flavors import Replacement, Taking, is_default
 
 name = "tf_keras"
 model_class: type[Any] = tf_keras.Model
@@ -122,8 +122,9 @@ def move(optimizer: Any, gradients: Sequence[Any], variables: Sequence[Any]) -> 
     optimizer.apply_gradients(list(zip(gradients, variables, strict=True)))
 
 
-def replacements(optimizer: Any, taking: Taking) -> Mapping[str, Callable[..., Any]]:
+def replacements(model: Any, taking: Taking) -> Sequence[Replacement]:
     """Return an `apply_gradients` that hands over, and a `minimize` that tells the loss and ends in it."""
+    optimizer = model.optimizer
     minimize, move = optimizer.minimize, optimizer.apply_gradients
 
     def apply_gradients(grads_and_vars: Iterable[Any], *arguments: Any, **options: Any) -> Any:
@@ -136,7 +137,7 @@ def replacements(optimizer: Any, taking: Taking) -> Mapping[str, Callable[..., A
             taking.tell(loss)
         return minimize(loss, *arguments, **options)
 
-    return {"apply_gradients": apply_gradients, "minimize": minimize_told}
+    return [(optimizer, "apply_gradients", apply_gradients), (optimizer, "minimize", minimize_told)]
 
 
 def seed(seed: int) -> None:

@@ -82,8 +82,10 @@ def _data_of(adapter: Any, steps_per_epoch: int | None) -> Arrays | BatchList | 
             value=kind,
             next_step="Give model.fit(..., steps_per_epoch=...).",
         )
-    if kind == "TFDatasetAdapter":
+    if kind == "TFDatasetAdapter" and keras.backend.backend() == "tensorflow":
         return Stream(lambda: iter(adapter._dataset), kind, draws=False)
+    if kind == "TFDatasetAdapter":
+        return Stream(lambda: iter(adapter.get_numpy_iterator()), kind, draws=False)
     return Stream(lambda: iter(adapter.get_numpy_iterator()), kind)
 
 
