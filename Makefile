@@ -64,7 +64,7 @@ test-quick: setup-all ## run the tests that start no training: architecture, uni
 	$(BIN)/python -m pytest -n $(TEST_PROCESSES) $(QUICK_TESTS) $(PYTEST_ARGS)
 
 test-heavy: setup-all ## run the tests that start processes: integration, e2e, the code blocks of the docs
-	$(BIN)/python -m pytest -n $(HEAVY_PROCESSES) $(HEAVY_TESTS) $(PYTEST_ARGS)
+	$(BIN)/python -m pytest -n $(HEAVY_PROCESSES) -m 'not long' $(HEAVY_TESTS) $(PYTEST_ARGS)
 
 check: setup-all ## lint, format, types and import contracts
 	$(BIN)/ruff check .
@@ -78,6 +78,7 @@ format: setup ## write what `make check` would ask of ruff
 
 bench: setup-all ## run every benchmark and list the figures that do not hold
 	$(BIN)/python scripts/bench
+	$(BIN)/python -m pytest -m long $(HEAVY_TESTS)
 
 docs: $(VENV)/.stamp-docs ## build the documentation into site/
 	$(BIN)/python scripts/gen-docs

@@ -36,7 +36,7 @@ def matrix_module(monkeypatch: pytest.MonkeyPatch) -> types.ModuleType:
     return module
 
 
-@pytest.mark.parametrize("world", KILLS)
+@pytest.mark.parametrize("world", [2, 3, pytest.param(4, marks=pytest.mark.long)])
 def test_killed_and_resumed_runs_end_with_the_weights_of_the_undisturbed_one(
     world: int, matrix_module: Any, gang: Callable[..., None], free_ports: Callable[[int], list[int]], home: Path,
     tmp_path: Path,
