@@ -21,6 +21,10 @@ NAMES = sorted(path.parent.name for path in RECIPES.glob("*/job.yaml"))
 GSCALAR = [sys.executable, "-m", "gscalar"]
 MOST_LINES = 120
 LIMIT_S = 240
+needs_digits = pytest.mark.skipif(
+    importlib.util.find_spec("sklearn") is None,
+    reason="needs scikit-learn: .venv/bin/pip install -c constraints.txt -e '.[recipes]'",
+)
 FOUND = ("baseline/order0", "baseline/order1", "baseline/gzip", "baseline/xz", "val/bits_per_byte")
 
 # What makes a recipe small enough for a test.
@@ -72,10 +76,7 @@ def test_bytes_lm_ends_with_its_bits_per_byte_beside_those_of_simpler_models() -
 
 
 @pytest.mark.torch
-@pytest.mark.skipif(
-    importlib.util.find_spec("sklearn") is None,
-    reason="needs scikit-learn: .venv/bin/pip install -c constraints.txt -e '.[recipes]'",
-)
+@needs_digits
 @pytest.mark.usefixtures("home")
 def test_digits_names_the_held_out_digits_rightly() -> None:
     shown, printed = train("digits")
@@ -86,10 +87,7 @@ def test_digits_names_the_held_out_digits_rightly() -> None:
 
 
 @pytest.mark.tensorflow
-@pytest.mark.skipif(
-    importlib.util.find_spec("sklearn") is None,
-    reason="needs scikit-learn: .venv/bin/pip install -c constraints.txt -e '.[recipes]'",
-)
+@needs_digits
 @pytest.mark.usefixtures("home")
 def test_keras_digits_names_the_held_out_digits_rightly_on_two_workers() -> None:
     shown, printed = train("keras_digits")
@@ -101,10 +99,7 @@ def test_keras_digits_names_the_held_out_digits_rightly_on_two_workers() -> None
 
 
 @pytest.mark.tensorflow
-@pytest.mark.skipif(
-    importlib.util.find_spec("sklearn") is None,
-    reason="needs scikit-learn: .venv/bin/pip install -c constraints.txt -e '.[recipes]'",
-)
+@needs_digits
 @pytest.mark.usefixtures("home")
 def test_tf_async_names_most_held_out_digits_rightly_by_two_workers_and_a_parameter_server() -> None:
     shown, printed = train("tf_async")
