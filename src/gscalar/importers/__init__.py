@@ -1,0 +1,1 @@
+"""Sources that others wrote, as step timelines: profiler traces and tables of operations."""
