@@ -76,6 +76,12 @@ CODES: Final[dict[str, str]] = {
     "peer-lost": "A worker waited for another one that has ended or stands still.",
     "ranks-differ": "The workers make different calls, or exchange arrays of different shapes or types.",
     "launcher-unclear": "The environment names a rank without a world size, or the other way round.",
+    "trace-not-found": "The target of a diagnosis is neither a run nor a file or folder.",
+    "trace-unknown": "A file is none of the traces and tables that can be read.",
+    "trace-damaged": "A trace, or a table of operations, cannot be read: it is empty, cut off or not what it seems.",
+    "trace-mixed": "Traces that were given together are not of one training, or two are of the same rank.",
+    "fix-unknown": "No fix has this name, or it does not apply to what was measured.",
+    "nothing-to-replay": "A question about other steps was asked of a source that has no steps.",
     "fault-impossible": "A fault cannot be injected into this run; nothing is left stopped or filled.",
 }
 
