@@ -23,7 +23,6 @@ from gscalar.model.timeline import (
     NONE,
     Activity,
     Floats,
-    Ints,
     Lane,
     Rank,
     Signal,
@@ -85,8 +84,8 @@ def _read_table(path: Path) -> Table:
 
 def _read_parquet(path: Path) -> Table:
     try:
-        import pyarrow
-        import pyarrow.parquet
+        import pyarrow  # type: ignore[import-untyped,unused-ignore]
+        import pyarrow.parquet  # type: ignore[import-untyped,unused-ignore]
     except ImportError as error:
         raise EnvironmentProblem(
             code="package-missing",
@@ -177,12 +176,12 @@ def _frames(spans: Spans, num_ranks: int, num_steps: int) -> tuple[Floats, Float
 def _accounts(spans: Spans, begin_s: Floats, end_s: Floats) -> Floats:
     """Return the accounts of each rank and step: what is neither compute nor communication is `other`."""
     accounts = np.full((*begin_s.shape, len(ACCOUNT_NAMES)), np.nan)
-    lengths = dict.fromkeys(("compute", "optimizer", "gc"), np.zeros(begin_s.shape))
-    for name, activities in (("compute", _COMPUTES), ("optimizer", (Activity.OPTIMIZER,)), ("gc", (Activity.GC,))):
-        own = np.isin(spans.activity, activities)
-        lengths[name] = _sum_of(spans, own, begin_s.shape)
+    lengths = {
+        name: _sum_of(spans, np.isin(spans.activity, activities), begin_s.shape)
+        for name, activities in (("compute", _COMPUTES), ("optimizer", (Activity.OPTIMIZER,)), ("gc", (Activity.GC,)))
+    }
     covered = _covered(spans, begin_s.shape)
-    known = sum(lengths.values())
+    known: Floats = np.sum(list(lengths.values()), axis=0)
     for name, seconds in lengths.items():
         accounts[:, :, ACCOUNT_NAMES.index(name)] = seconds
     accounts[:, :, ACCOUNT_NAMES.index("exposed_communication")] = np.maximum(covered - known, 0.0)

@@ -37,12 +37,12 @@ class MeasuredSteps:
     @property
     def num_frames(self) -> int:
         """Steps that are replayed."""
-        return self.durations.shape[2]
+        return int(self.durations.shape[2])
 
     @property
     def num_replicas(self) -> int:
         """Ranks along the data-parallel axis."""
-        return self.durations.shape[1]
+        return int(self.durations.shape[1])
 
     def nodes(self, *activities: Activity) -> Bools:
         """Return which nodes do one of these, `(num_nodes,)`."""

@@ -1,7 +1,7 @@
 """The step of a training in pipeline and data parallel, as a template to replay.
 
-Each rank computes one operation at a time, in the order in which it was measured. A receive comes before the compute that
-needs it and after the one before of its type; a send follows its compute and blocks nothing; the two of a pair
+Each rank computes one operation at a time, in the order in which it was measured. A receive comes before the compute
+that needs it and after the one before of its type; a send follows its compute and blocks nothing; the two of a pair
 transfer together. Parameters are gathered before the first forward of their chunk. After the last compute
 come, one after the other: garbage collection, the sums of layer norms and embeddings, the exchange of gradients,
 the clip and the optimizer.
