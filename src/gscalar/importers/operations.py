@@ -191,7 +191,7 @@ def _accounts(spans: Spans, begin_s: Floats, end_s: Floats) -> Floats:
 
 
 def _sum_of(spans: Spans, chosen: npt.NDArray[np.bool_], shape: tuple[int, ...]) -> Floats:
-    seconds: Floats = np.zeros(shape)
+    seconds = np.zeros(shape)
     np.add.at(seconds, (spans.rank[chosen], spans.step[chosen]), spans.duration_s[chosen])
     return seconds
 
@@ -207,8 +207,7 @@ def _covered(spans: Spans, shape: tuple[int, ...]) -> Floats:
     ends = np.maximum.accumulate(end_s + cell * reach) - cell * reach
     before = np.where(new, -np.inf, np.r_[-np.inf, ends[:-1]])
     gained = np.maximum(end_s - np.maximum(start_s, before), 0.0)
-    total: Floats = np.bincount(cell, gained, minlength=shape[0] * shape[1]).reshape(shape)
-    return total
+    return np.bincount(cell, weights=gained, minlength=shape[0] * shape[1]).reshape(shape).astype(np.float64)
 
 
 def _damaged(path: Path, why: str) -> UserError:
