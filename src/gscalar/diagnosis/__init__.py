@@ -1,1 +1,1 @@
-"""What holds a training back: features of a timeline, hypotheses with evidence, findings, and what fixes are worth. Pure."""
+"""What holds a training back: features, hypotheses with evidence, findings, and what fixes are worth. Pure."""

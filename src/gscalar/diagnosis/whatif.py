@@ -1,0 +1,167 @@
+"""Single questions: the step with some fixes, on more workers, over another link, with another batch, all together.
+
+What is asked is simulated jointly, in one replay: gains are not added. More workers are drawn from the ranks and steps that
+were measured, so that the latest of them is later the more there are. A ring moves 2 (n - 1) / n of the bytes and
+passes n - 1 ranks twice; a link of a given bandwidth moves the bytes that were recorded, and keeps the latency.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from typing import Final
+
+import numpy as np
+
+from gscalar.base.errors import UserError
+from gscalar.diagnosis.fixes import latency_s, proposal_named
+from gscalar.diagnosis.hypotheses import examine_all
+from gscalar.diagnosis.seen import Seen
+from gscalar.model.timeline import Activity, StepTimeline
+from gscalar.prediction.edits import COMPUTES, joined, transfers, with_durations
+from gscalar.prediction.forecast import Forecast, Proposal
+from gscalar.prediction.measured import MeasuredSteps
+
+_SEED: Final = 1_234
+_MOST_CELLS: Final = 2_000_000  # replicas x frames x nodes of a replay
+_MOST_WORKERS: Final = 100_000
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Question:
+    """What is asked: fixes by name, and what else would be different."""
+
+    fixes: tuple[str, ...] = ()
+    workers: int | None = None
+    link_bytes_per_s: float | None = None
+    batch: int | None = None  # samples of one worker's step
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Answer:
+    """A forecast of what was asked, and what has to be known to read it."""
+
+    forecast: Forecast
+    replayed_step_s: float  # the measured step, mean, as it is replayed
+    remarks: tuple[str, ...]
+
+
+def answer(timeline: StepTimeline, question: Question) -> Answer:
+    """Return what the step would be.
+
+    Raises `UserError` fix-unknown, nothing-to-replay (no steps, or what is asked needs what was not measured).
+    """
+    seen = Seen.of(timeline)
+    if seen.replay is None:
+        raise _cannot(seen, seen.why_no_replay)
+    hypotheses = examine_all(seen) if question.fixes else []
+    proposals = [proposal_named(seen, name, hypotheses) for name in question.fixes]
+    remarks: list[str] = []
+    if question.batch is not None:
+        proposals.append(_with_batch(seen, question.batch, remarks))
+    if question.link_bytes_per_s is not None:
+        proposals.append(_over_link(seen, question.link_bytes_per_s, remarks))
+    if question.workers is not None:
+        proposals.append(_with_workers(seen, question.workers, remarks))
+    asked = Proposal(
+        name="+".join(each.name for each in proposals), knob=" ".join(dict.fromkeys(each.knob for each in proposals)),
+        likely=joined([each.likely for each in proposals]), ceiling=joined([each.ceiling for each in proposals]),
+        uncertainty=float(np.hypot.reduce([each.uncertainty for each in proposals])),
+        extra_s=float(np.hypot.reduce([each.extra_s for each in proposals])),
+    )  # fmt: skip
+    clock_s = timeline.clock_error_s if timeline.is_pipeline else 0.0
+    (forecast,) = seen.replay.forecast([asked], clock_error_s=clock_s)
+    return Answer(forecast=forecast, replayed_step_s=float(seen.replay.replayed_s.mean()), remarks=tuple(remarks))
+
+
+def _cannot(seen: Seen, why: str) -> UserError:
+    return UserError(
+        code="nothing-to-replay",
+        what=f"This cannot be predicted from what was measured: {why}.",
+        value=seen.timeline.name,
+        next_step="gscalar diagnose says what the source covers.",
+    )
+
+
+def _with_workers(seen: Seen, num: int, remarks: list[str]) -> Proposal:
+    if seen.timeline.is_pipeline:
+        raise _cannot(seen, "more workers of a pipeline change what its stages hold")
+    if not 1 <= num <= _MOST_WORKERS:
+        raise UserError(
+            code="impossible-value", what="The number of workers is out of range.", value=num,
+            next_step=f"Between 1 and {_MOST_WORKERS}.",
+        )  # fmt: skip
+    now = seen.timeline.num_ranks
+    moves = bool(transfers(seen.steps).any())
+    if not moves and num > 1:
+        remarks.append("no exchange of gradients was measured, and none is predicted")
+    if seen.timeline.world > now:
+        remarks.append(f"{now} of {seen.timeline.world} ranks were seen, and stand for the others")
+    remarks.append("each worker keeps its batch, so the global batch changes with their number")
+    latency = latency_s(seen)
+
+    def edit(steps: MeasuredSteps) -> MeasuredSteps:
+        frames = max(2, min(steps.num_frames, _MOST_CELLS // (num * len(steps.template))))
+        draw = np.random.default_rng(_SEED)
+        replica = draw.integers(0, steps.num_replicas, (num, frames))
+        frame = draw.integers(0, steps.num_frames, (num, frames))
+        durations = steps.durations[:, replica, frame]
+        moving = transfers(steps)
+        if moving.any():
+            # What a meeting transfers is one number for all of it.
+            seconds = steps.durations[moving][:, 0][:, frame[0]]
+            scale = (num - 1) / num / ((now - 1) / now) if now > 1 else 1.0
+            fixed = np.minimum(latency, seconds)
+            seconds = (seconds - fixed) * scale + fixed * max(num - 1, 0) / max(now - 1, 1)
+            durations[moving] = seconds[:, None]
+        return replace(steps, durations=durations, frame_s=np.resize(steps.frame_s, frames), work=None)
+
+    return Proposal(name=f"workers={num}", knob=f"workers={num}", likely=edit, ceiling=edit, uncertainty=0.2)
+
+
+def _over_link(seen: Seen, bytes_per_s: float, remarks: list[str]) -> Proposal:
+    if bytes_per_s <= 0:
+        raise UserError(
+            code="impossible-value", what="A link moves more than nothing.", value=bytes_per_s,
+            next_step="Give it as 10Gbit, or 1.2GB.",
+        )  # fmt: skip
+    found, num = seen.timeline.collectives, seen.timeline.num_ranks
+    if found is None or not np.isfinite(found.num_bytes).all() or num < 2:
+        raise _cannot(seen, "the bytes that are exchanged are not known")
+    total_s = 2 * (num - 1) / num * float(found.num_bytes.sum()) / bytes_per_s
+    measured_s = max(seen.transfer_s, 1e-12)
+    remarks.append(
+        f"{found.num_bytes.sum() / 1e6:.3g} MB are exchanged in a step; by a ring, at this bandwidth, {total_s * 1e3:.3g} ms"
+    )
+    latency = latency_s(seen)
+
+    def edit(steps: MeasuredSteps) -> MeasuredSteps:
+        chosen = transfers(steps)
+        fixed = np.minimum(steps.durations[chosen], latency)
+        return with_durations(steps, chosen, fixed + (steps.durations[chosen] - fixed) * (total_s / measured_s))
+
+    return Proposal(name="link", knob="the link", likely=edit, ceiling=edit, uncertainty=0.2)
+
+
+def _with_batch(seen: Seen, batch: int, remarks: list[str]) -> Proposal:
+    now = seen.timeline.counters.get("samples")
+    if now is None or not np.isfinite(now).all() or not now.mean() > 0:
+        raise _cannot(seen, "the number of samples of a step is not known")
+    if batch < 1:
+        raise UserError(
+            code="impossible-value",
+            what="A batch has at least one sample.",
+            value=batch,
+            next_step="Give a larger one.",
+        )
+    factor = batch / float(now.mean())
+    remarks.append(f"a step of {batch} samples a worker, where it was {now.mean():g}: {factor:.3g} times the samples")
+    remarks.append(
+        "compute, copies and reading are taken to grow with the samples; what a step costs beside them stays"
+    )
+    grows = (*COMPUTES, Activity.DATA_WAIT, Activity.H2D)
+
+    def edit(steps: MeasuredSteps) -> MeasuredSteps:
+        chosen = steps.nodes(*grows)
+        return with_durations(steps, chosen, steps.durations[chosen] * factor)
+
+    return Proposal(name=f"batch={batch}", knob=f"a batch of {batch}", likely=edit, ceiling=edit, uncertainty=0.2)
