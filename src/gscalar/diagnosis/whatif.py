@@ -1,7 +1,7 @@
 """Single questions: the step with some fixes, on more workers, over another link, with another batch, all together.
 
-What is asked is simulated jointly, in one replay: gains are not added. More workers are drawn from the ranks and steps that
-were measured, so that the latest of them is later the more there are. A ring moves 2 (n - 1) / n of the bytes and
+What is asked is simulated jointly, in one replay: gains are not added. More workers are drawn from the ranks and steps
+that were measured, so that the latest of them is later the more there are. A ring moves 2 (n - 1) / n of the bytes and
 passes n - 1 ranks twice; a link of a given bandwidth moves the bytes that were recorded, and keeps the latency.
 """
 
@@ -15,6 +15,7 @@ import numpy as np
 from gscalar.base.errors import UserError
 from gscalar.diagnosis.fixes import latency_s, proposal_named
 from gscalar.diagnosis.hypotheses import examine_all
+from gscalar.diagnosis.hypotheses.words import ms
 from gscalar.diagnosis.seen import Seen
 from gscalar.model.timeline import Activity, StepTimeline
 from gscalar.prediction.edits import COMPUTES, joined, transfers, with_durations
@@ -129,9 +130,8 @@ def _over_link(seen: Seen, bytes_per_s: float, remarks: list[str]) -> Proposal:
         raise _cannot(seen, "the bytes that are exchanged are not known")
     total_s = 2 * (num - 1) / num * float(found.num_bytes.sum()) / bytes_per_s
     measured_s = max(seen.transfer_s, 1e-12)
-    remarks.append(
-        f"{found.num_bytes.sum() / 1e6:.3g} MB are exchanged in a step; by a ring, at this bandwidth, {total_s * 1e3:.3g} ms"
-    )
+    megabytes = found.num_bytes.sum() / 1e6
+    remarks.append(f"{megabytes:.3g} MB are exchanged in a step: {ms(total_s)} by a ring at this bandwidth")
     latency = latency_s(seen)
 
     def edit(steps: MeasuredSteps) -> MeasuredSteps:

@@ -125,7 +125,7 @@ def _template(seconds: dict[str, Floats], exchange: _Exchange, *, meets: bool) -
     previous: tuple[int, ...] = ()
     order = (*AFTER, *BEFORE) if meets else tuple(BEFORE)
     for name in order:
-        activity = AFTER.get(name) or BEFORE[name]
+        activity = (AFTER | BEFORE)[name]
         previous = (add(Node(activity=activity, after=previous, label=name), seconds[name]),)
     pieces = _pieces(seconds["compute"], exchange.lead_s)
     last_of_group: dict[int, int] = {}

@@ -185,8 +185,8 @@ def balanced(steps: MeasuredSteps) -> MeasuredSteps:
     """Likely edit of balance: in each step the ranks share what there is to do so that they end together.
 
     Where the work of each rank is known, ranks keep the time that a unit takes each of them, and get shares in
-    proportion to their speeds: all compute W / sum(1 / c_r) of W units at c_r seconds each. Where it is not, all
-    get the step's mean. Stages of a pipeline keep what they hold.
+    proportion to their speeds: all compute W / sum(1 / c_r) of W units at c_r seconds each, times what disturbed
+    the rank in that step, which no share changes. Where the work is not known, all get the step's mean. Stages of a pipeline keep what they hold.
     """
     if any(node.label == "compute" for node in steps.template.nodes):
         return _with_computes(steps, _shared_out(steps))
@@ -204,9 +204,10 @@ def _shared_out(steps: MeasuredSteps) -> Floats:
     if steps.work is None or not np.all(np.isfinite(steps.work) & (steps.work > 0)):
         mean: Floats = np.broadcast_to(compute_s.mean(axis=0), compute_s.shape)
         return mean
-    unit_s = np.median(compute_s / steps.work, axis=1)  # of each rank
-    together: Floats = steps.work.sum(axis=0) / (1.0 / np.maximum(unit_s, 1e-12)).sum()
-    return np.broadcast_to(together, compute_s.shape)
+    unit_s = np.maximum(np.median(compute_s / steps.work, axis=1), 1e-12)[:, None]  # of each rank
+    together = steps.work.sum(axis=0) / (1.0 / unit_s).sum()
+    disturbed: Floats = compute_s / (unit_s * steps.work)
+    return together * disturbed
 
 
 def replaced(places: Sequence[tuple[int, int]]) -> Edit:

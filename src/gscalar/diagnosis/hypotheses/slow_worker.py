@@ -21,7 +21,7 @@ from gscalar.prediction.edits import replaced
 from gscalar.prediction.forecast import Proposal
 
 LEAST_PACE: Final = 1.08
-SCATTERS: Final = 4.0  # median absolute deviations
+SCATTERS: Final = 4.0  # times what the better half of the paces are off 1
 LEAST_PERSISTENCE: Final = 0.7
 MOST_SLOW_SHARE: Final = 0.5  # of the workers: where more are slow, the others are fast
 FEWEST_STEPS: Final = 3
@@ -32,7 +32,8 @@ def slow_workers(seen: Seen) -> list[tuple[int, int]]:
     pace = seen.pace
     if pace.shape[1] < 2 or seen.relative.shape[2] < FEWEST_STEPS:
         return []
-    scatter = np.median(np.abs(pace - np.median(pace)))
+    # Of the better half: with two workers the slow one must not hide itself.
+    scatter = np.sort(np.abs(pace - 1), axis=None)[(pace.size - 1) // 2]
     slow = (pace >= LEAST_PACE) & (pace - 1 >= SCATTERS * scatter)
     lasting = (seen.relative > 1 + (pace[:, :, None] - 1) / 2).mean(axis=2)
     slow &= lasting >= LEAST_PERSISTENCE
