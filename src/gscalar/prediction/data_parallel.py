@@ -27,7 +27,11 @@ BEFORE: Final = {
     "gc": Activity.GC,
 }
 AFTER: Final = {"optimizer": Activity.OPTIMIZER, "checkpoint": Activity.CHECKPOINT, "other": Activity.OTHER}
+# Of a large training fewer collectives are told apart, and fewer steps are replayed, so that its memory is bounded.
 _MOST_COLLECTIVES: Final = 32
+_MOST_LANES: Final = 32_000  # ranks x collectives
+_MOST_CELLS: Final = 250_000  # ranks x steps
+_FEWEST_STEPS: Final = 12
 
 
 def measure_data_parallel(timeline: StepTimeline) -> MeasuredSteps:
@@ -38,6 +42,7 @@ def measure_data_parallel(timeline: StepTimeline) -> MeasuredSteps:
     steps: Ints = np.nonzero(np.isfinite(timeline.step_s).all(axis=0))[0]
     if not len(steps):
         raise NotReplayable("there is no step that all ranks have")
+    steps = steps[-max(_FEWEST_STEPS, _MOST_CELLS // timeline.num_ranks) :]
     seconds = {
         name: np.nan_to_num(timeline.account(name)[:, steps])
         for name in (*BEFORE, *AFTER, "compute", "exposed_communication")
@@ -99,9 +104,10 @@ def _exchange(timeline: StepTimeline, steps: Ints, exposed_s: Floats) -> _Exchan
 def _merged(found: Collectives) -> Collectives:
     """Return at most so many collectives that a replay stays short: neighbours of a group as one."""
     num = len(found.kind)
-    if num <= _MOST_COLLECTIVES:
+    most = min(_MOST_COLLECTIVES, max(1, _MOST_LANES // found.ready_s.shape[0]))
+    if num <= most:
         return found
-    first = np.unique(np.linspace(0, num, _MOST_COLLECTIVES, endpoint=False).astype(np.int64))
+    first = np.unique(np.linspace(0, num, most, endpoint=False).astype(np.int64))
     last = np.r_[first[1:], num] - 1
     return Collectives(
         kind=tuple(found.kind[at] for at in first),

@@ -186,7 +186,8 @@ def balanced(steps: MeasuredSteps) -> MeasuredSteps:
 
     Where the work of each rank is known, ranks keep the time that a unit takes each of them, and get shares in
     proportion to their speeds: all compute W / sum(1 / c_r) of W units at c_r seconds each, times what disturbed
-    the rank in that step, which no share changes. Where the work is not known, all get the step's mean. Stages of a pipeline keep what they hold.
+    the rank in that step, which no share changes. Where the work is not known, all get the step's mean. Stages of a
+    pipeline keep what they hold.
     """
     if any(node.label == "compute" for node in steps.template.nodes):
         return _with_computes(steps, _shared_out(steps))
@@ -206,8 +207,9 @@ def _shared_out(steps: MeasuredSteps) -> Floats:
         return mean
     unit_s = np.maximum(np.median(compute_s / steps.work, axis=1), 1e-12)[:, None]  # of each rank
     together = steps.work.sum(axis=0) / (1.0 / unit_s).sum()
-    disturbed: Floats = compute_s / (unit_s * steps.work)
-    return together * disturbed
+    disturbed = compute_s / (unit_s * steps.work)
+    shared: Floats = together * disturbed
+    return shared
 
 
 def replaced(places: Sequence[tuple[int, int]]) -> Edit:

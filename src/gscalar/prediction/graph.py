@@ -26,6 +26,7 @@ from gscalar.model.timeline import COMMUNICATES, Activity, Floats, Ints
 
 Bools = npt.NDArray[np.bool_]
 ALONE: Final = -1
+_MOST_CELLS: Final = 4_000_000  # durations in one pass: 32 MB
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -86,11 +87,13 @@ class Template:
         return longest
 
     def frames_of(self, edits: Sequence[Floats]) -> list[Floats]:
-        """Return `frame_s` of each of several sets of durations, evaluated together."""
-        if not edits:
-            return []
-        together = self.frame_s(np.concatenate(edits, axis=2))
-        return np.split(together, np.cumsum([edit.shape[2] for edit in edits])[:-1])
+        """Return `frame_s` of each of several sets of durations, evaluated together as far as memory is bounded."""
+        found: list[Floats] = []
+        for at in range(0, len(edits), num_together := max(1, _MOST_CELLS // max(1, edits[0].size if edits else 1))):
+            some = edits[at : at + num_together]
+            together = self.frame_s(np.concatenate(some, axis=2))
+            found += np.split(together, np.cumsum([edit.shape[2] for edit in some])[:-1])
+        return found
 
 
 def _levels(nodes: tuple[Node, ...]) -> tuple[_Level, ...]:
