@@ -11,9 +11,12 @@ import sys
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 
 import gscalar
+from gscalar.state.home import Home
+from gscalar.views.timelines import run_timeline
 
 ROOT = Path(__file__).resolve().parents[2]
 RECIPES = ROOT / "recipes"
@@ -37,6 +40,7 @@ SMALL = {
     "keras_digits": {"epochs": 6},
     "tf_async": {"steps": 120},
     "fashion": {"epochs": 1, "batch_size": 32, "eval_every": 20, "max_images": 2000},
+    "straggler": {"version": "slow_machine", "steps": 16, "seconds_per_token": 1e-3},
 }  # fmt: skip
 
 
@@ -46,9 +50,9 @@ def run(*arguments: str, **options: Any) -> subprocess.CompletedProcess[str]:
     )
 
 
-def train(name: str) -> tuple[dict[str, Any], str]:
+def train(name: str, **more: Any) -> tuple[dict[str, Any], str]:
     """Run a recipe at its small size; return what `show` says of it, and what it printed."""
-    sizes = [word for key, value in SMALL[name].items() for word in ("--set", f"config.{key}={value}")]
+    sizes = [word for key, value in (SMALL[name] | more).items() for word in ("--set", f"config.{key}={value}")]
     done = run("run", f"recipes/{name}", *sizes)
     assert done.returncode == 0, f"{done.stdout}\n{done.stderr}"
     shown = run("show", name, "--json")
@@ -121,6 +125,32 @@ def test_fashion_learns_from_a_few_images_what_most_clothes_are() -> None:
     assert shown["metrics"]["val/accuracy"]["last"] > 0.5
     assert shown["metrics"]["val/loss"]["last"] < 1.5
     assert "of the 2,000 held-out images" in printed
+
+
+# How much longer than the others' what is late takes for a token, and how many more tokens it has.
+LATE = (3, 6)
+STRAGGLERS = {"slow_machine": (1.5, 1.0), "more_work": (1.0, 1.5)}
+
+
+@pytest.mark.torch
+@pytest.mark.slow
+@pytest.mark.parametrize("version", STRAGGLERS)
+def test_straggler_tells_a_slow_machine_from_more_work(version: str, home: Path) -> None:
+    shown, printed = train("straggler", version=version)
+    got = run_timeline(Home(home).run(shown["id"]))
+
+    assert (got.num_ranks, got.num_steps, got.work_unit) == (8, 14, "tokens")
+    assert got.work is not None
+    assert got.collectives is not None
+    others = [rank for rank in range(8) if rank not in LATE]
+    token_s = np.median(got.account("compute") / got.work, axis=1)
+    tokens = got.work.mean(axis=1)
+    for rank in LATE:
+        slower, more = token_s[rank] / np.median(token_s[others]), tokens[rank] / np.median(tokens[others])
+        assert (slower, more) == pytest.approx(STRAGGLERS[version], rel=0.08)
+    last_two = np.argsort(got.collectives.ready_s.max(axis=2), axis=0)[-2:]
+    assert (np.sort(last_two, axis=0) == np.array(LATE)[:, None]).all(axis=0).mean() > 0.5
+    assert f"{version}: 16 steps" in printed
 
 
 ABSENT = {

@@ -8,6 +8,7 @@ update makes it 1, and what is logged before it has step 0.
 
 from __future__ import annotations
 
+import math
 from typing import Any, Final
 
 import msgspec
@@ -52,7 +53,11 @@ class Points(Event, frozen=True, tag="P"):
 
 
 class Step(Event, frozen=True, tag="S"):
-    """One optimizer step that is done on this rank. `tokens` and `samples` are of all ranks."""
+    """One optimizer step that is done on this rank. `tokens` and `samples` are of all ranks.
+
+    What is this rank's own part of them is NaN where nobody knows: in records of older versions, of a loop whose
+    batches the run does not see, of a trainer that does not tell.
+    """
 
     step: int
     time_ns: int
@@ -65,6 +70,9 @@ class Step(Event, frozen=True, tag="S"):
     total_steps: int = 0  # 0 where the length of the training is not known
     accounts: bytes = b""  # as `gscalar.model.accounts` packs them; they sum to `duration_s`
     shares: bytes = b""  # as `gscalar.model.shares` packs them: the samples of this rank's micro-batches
+    own_samples: float = math.nan
+    own_tokens: float = math.nan
+    own_weight: float = math.nan  # what its micro-steps counted in the mean over the global batch
 
 
 class Spans(Event, frozen=True, tag="SP"):

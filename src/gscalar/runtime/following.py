@@ -37,7 +37,7 @@ from gscalar.runtime.finite import nonfinite_loss
 from gscalar.runtime.framework import Group, Update
 from gscalar.runtime.opening import declare
 from gscalar.runtime.recording import Recording
-from gscalar.runtime.stepping import Agreement, StepResult
+from gscalar.runtime.stepping import Agreement, OwnPart, StepResult
 from gscalar.runtime.worker import Worker
 from gscalar.state.checkpoints import find_loadable, read_values
 
@@ -226,7 +226,7 @@ class Follower:
         value = worker.recording.scalar(loss) if loss is not None else None
         agreement = self._agree(training, step, samples, tokens, value)
         before, worker.state.step = worker.state.step, step
-        result = StepResult(Update(lr, None), agreement, value)
+        result = StepResult(Update(lr, None), agreement, value, own=OwnPart(float(samples), float(tokens)))
         worker.step_over(result, epoch=epoch, total_steps=training.total_steps)
         worker.recording.beat("training")
         checkpointer = training.checkpointer

@@ -84,6 +84,9 @@ class Recording:
                 total_steps=total_steps,
                 accounts=timed.accounts,
                 shares=pack_shares(result.shares),
+                own_samples=result.own.samples,
+                own_tokens=result.own.tokens,
+                own_weight=result.own.weight,
             )
             self.emit(done)
             self.emit(Spans(step, timed.begin_ns, timed.spans))

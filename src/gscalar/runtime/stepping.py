@@ -23,7 +23,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, Final, NamedTuple
 
 from gscalar.base.errors import UserError
 from gscalar.model.shares import Share
@@ -43,6 +43,17 @@ class Agreement:
     nonfinite: bool
 
 
+class OwnPart(NamedTuple):
+    """What this rank's micro-steps consumed of the step; NaN where nobody knows."""
+
+    samples: float = math.nan
+    tokens: float = math.nan
+    weight: float = math.nan
+
+
+NOT_TOLD: Final = OwnPart()
+
+
 @dataclass(frozen=True, slots=True)
 class StepResult:
     """One optimizer step that is done."""
@@ -51,6 +62,7 @@ class StepResult:
     agreement: Agreement
     loss: Callable[[], float] | None  # this rank's weighted mean; waits for the device. None where nobody tells
     shares: tuple[Share, ...] = ()  # of the samples that this rank's micro-steps consumed
+    own: OwnPart = NOT_TOLD
 
 
 @dataclass(slots=True)
@@ -61,6 +73,8 @@ class _Open:
     weight: float = 0.0
     samples: float = 0.0
     tokens: float = 0.0
+    uncounted: bool = False  # whether a micro-step's samples are not known, and stand for one
+    unweighed: bool = False  # the same, where no weight was given either
     unscaled: int = 0  # micro-steps whose loss does not carry the whole factor yet
     nonfinite: bool = False
     losses: list[tuple[float, Callable[[], float]]] = field(default_factory=list)
@@ -126,6 +140,9 @@ class StepEngine:
         factor = given
         if known is not None:
             factor = given * self._world / known
+        if batch is None:
+            step.uncounted = True
+            step.unweighed |= weight is None
         step.unscaled += known is None
         step.micro_steps += 1
         step.weight += given
@@ -184,11 +201,16 @@ class StepEngine:
 
     def update(self, agreement: Agreement, scale: float, lr_factor: float | None) -> StepResult:
         """Move the optimizers and begin a new step."""
-        losses, shares = self._open.losses, tuple(self._open.shares)
+        step, losses = self._open, self._open.losses
+        own = OwnPart(
+            samples=math.nan if step.uncounted else step.samples,
+            tokens=step.tokens,
+            weight=math.nan if step.unweighed else step.weight,
+        )
         update = self._trainee.update(scale=scale, clip_norm=self._clip_norm, lr_factor=lr_factor)
         self._open = _Open()
         self.expect(None)
-        return StepResult(update, agreement, lambda: _weighted_mean(losses), shares)
+        return StepResult(update, agreement, lambda: _weighted_mean(losses), tuple(step.shares), own)
 
 
 def _weighted_mean(losses: list[tuple[float, Callable[[], float]]]) -> float:

@@ -102,6 +102,8 @@ def test_a_step_is_recorded_with_what_the_trainer_tells(begin: Begin) -> None:
     trainer.advance(loss=2.5, epoch=1)
     (step,) = trainer.events(events.Step)
     assert (step.step, step.loss, step.lr, step.samples, step.tokens) == (1, 2.5, 0.5, 4, 40)
+    assert (step.own_samples, step.own_tokens) == (4, 40)
+    assert math.isnan(step.own_weight)  # how a trainer weighs its micro-batches it does not tell
     assert (step.epoch, step.total_steps) == (1, 9)
     assert (trainer.run.state.step, trainer.run.state.samples, trainer.run.state.tokens) == (1, 4, 40)
 

@@ -15,7 +15,7 @@ from gscalar.model.accounts import pack_accounts, unpack_accounts
 from gscalar.model.spans import Collective, CollectiveKind, Span, SpanKind, pack_collectives, pack_spans
 from gscalar.runtime.framework import Update
 from gscalar.runtime.recording import Recording
-from gscalar.runtime.stepping import Agreement, StepResult
+from gscalar.runtime.stepping import Agreement, OwnPart, StepResult
 from gscalar.runtime.timing import TimedStep
 
 
@@ -80,7 +80,8 @@ TIMED = TimedStep(
 
 def result(loss: float | Callable[[], float] = 2.0, grad_norm: float | None = None) -> StepResult:
     agreement = Agreement(samples=8.0, tokens=64.0, stop=False, checkpoint=False, nonfinite=False)
-    return StepResult(Update(lr=0.1, grad_norm=grad_norm), agreement, loss if callable(loss) else lambda: loss)
+    read = loss if callable(loss) else lambda: loss
+    return StepResult(Update(lr=0.1, grad_norm=grad_norm), agreement, read, own=OwnPart(2.0, 24.0, 20.0))
 
 
 def record_step(recording: Recording, step: int, of: StepResult) -> None:
@@ -115,10 +116,13 @@ def test_what_is_no_number_is_refused_by_name_and_nothing_is_written(
     assert kept.logged == []
 
 
-def test_a_step_is_recorded_with_the_totals_of_all_ranks(recording: Recording, kept: Kept) -> None:
+def test_a_step_is_recorded_with_the_totals_of_all_ranks_and_this_ranks_own_part(
+    recording: Recording, kept: Kept
+) -> None:
     record_step(recording, 4, result(loss=2.25))
     (step,) = kept.of(events.Step)
     assert (step.step, step.samples, step.tokens, step.lr, step.loss) == (4, 8.0, 64.0, 0.1, 2.25)
+    assert (step.own_samples, step.own_tokens, step.own_weight) == (2.0, 24.0, 20.0)
     assert (step.duration_s, step.epoch, step.total_steps) == (0.5, 1, 9)
     assert sum(unpack_accounts(step.accounts).values()) == step.duration_s
     assert kept.of(events.Spans) == [events.Spans(4, 77, TIMED.spans)]

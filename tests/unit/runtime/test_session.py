@@ -88,6 +88,7 @@ def test_every_step_is_counted_and_recorded(begin: Begin) -> None:
     assert {step.total_steps for step in steps} == {14}
     assert [step.epoch for step in steps] == [0] * 7 + [1] * 7
     assert trained.run.state.samples == sum(step.samples for step in steps) == 2 * SIZE
+    assert [step.own_samples for step in steps] == [step.samples for step in steps]  # alone, all are its own
     assert trained.run.state.epoch == 2
     assert all(step.duration_s > 0 for step in steps)
     (finished,) = trained.events(events.Finished)

@@ -14,7 +14,7 @@ from gscalar.model.shares import Share
 from gscalar.observation.collectives import CollectiveLedger
 from gscalar.runtime.cursor import Cursor
 from gscalar.runtime.framework import Batch, Update
-from gscalar.runtime.stepping import StepEngine, StepResult
+from gscalar.runtime.stepping import OwnPart, StepEngine, StepResult
 
 
 class Listening:
@@ -134,6 +134,31 @@ def test_a_loop_without_batches_weighs_every_micro_step_alike() -> None:
     assert micro_step(engine, None) is not None
     assert listening.of("backward") == [1.0, 1.0]
     assert listening.of("update") == [(2 / 4, None, None)]
+
+
+UNKNOWN = math.nan
+# What the micro-steps of one step were given, as (batch, weight, tokens), and this rank's own part of it.
+OWN_PARTS: dict[str, tuple[list[tuple[Batch | None, float | None, float | None]], OwnPart]] = {
+    "one batch": ([(batch(4, 6), None, None)], OwnPart(4.0, 0.0, 4.0)),
+    "a batch weighed by its tokens": ([(batch(4), 30.0, 32.0)], OwnPart(4.0, 32.0, 30.0)),
+    "two micro-steps": ([(batch(4), 30.0, 32.0), (batch(2), 10.0, 16.0)], OwnPart(6.0, 48.0, 40.0)),
+    "padding": ([(batch(0, 6), None, 9.0)], OwnPart(0.0, 0.0, 0.0)),
+    "a batch that the run does not see": ([(None, None, 16.0)], OwnPart(UNKNOWN, 16.0, UNKNOWN)),
+    "a batch that the run does not see, with a weight": ([(None, 5.0, None)], OwnPart(UNKNOWN, 0.0, 5.0)),
+    "one seen and one not": ([(batch(4), None, None), (None, None, None)], OwnPart(UNKNOWN, 0.0, UNKNOWN)),
+}
+
+
+@pytest.mark.parametrize("sentence", OWN_PARTS)
+def test_a_step_knows_this_ranks_own_part_of_it(sentence: str) -> None:
+    given, want = OWN_PARTS[sentence]
+    known = given[0][0] is not None and given[0][0].group_samples is not None
+    other = others(100, 100, 1000, micro_steps=len(given), unscaled=0 if known else len(given))
+    engine = make_engine(Listening([other]), world=2, accumulate=len(given))
+    for _ in range(2):  # the next step begins anew
+        *_, last = (micro_step(engine, of, weight=weight, tokens=tokens) for of, weight, tokens in given)
+        assert last is not None
+        assert last.own == pytest.approx(want, nan_ok=True)
 
 
 def test_weights_that_sum_to_nothing_move_nothing_and_do_not_divide_by_zero() -> None:

@@ -79,6 +79,12 @@ def test_non_finite_numbers_in_an_event_are_kept() -> None:
     assert math.isnan(step.loss)
 
 
+def test_a_step_of_an_older_version_does_not_know_its_own_part() -> None:
+    step = decode_event(msgspec.msgpack.encode(["S", 1, 2, 0.5, 8.0, 64.0, 0.1, 2.0, 0, 9, b"", b""]))
+    assert isinstance(step, Step)
+    assert all(math.isnan(own) for own in (step.own_samples, step.own_tokens, step.own_weight))
+
+
 @pytest.mark.parametrize(
     ("payload", "want"),
     {

@@ -23,7 +23,19 @@ EVENTS = st.one_of(
     st.builds(Beat, INTS, TEXTS),
     st.builds(Points, INTS, INTS, INTS, st.binary(max_size=200)),
     st.builds(Names, INTS, st.lists(TEXTS, max_size=4).map(tuple)),
-    st.builds(Step, INTS, INTS, FLOATS, FLOATS, FLOATS, FLOATS, FLOATS),
+    st.builds(
+        Step,
+        INTS,
+        INTS,
+        FLOATS,
+        FLOATS,
+        FLOATS,
+        FLOATS,
+        FLOATS,
+        own_samples=FLOATS,
+        own_tokens=FLOATS,
+        own_weight=FLOATS,
+    ),
     st.builds(Failure, INTS, INTS, INTS, TEXTS, TEXTS, TEXTS, TEXTS, st.booleans()),
 )
 RECORDS = st.lists(EVENTS, min_size=1, max_size=12)
