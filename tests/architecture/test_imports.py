@@ -88,6 +88,7 @@ BENCHMARKED_PARTS = {
     "benchmarks/series.py": ("gscalar.control.indexing.series_index", "gscalar.model.events", "gscalar.state."),
     "benchmarks/reading_commands.py": ("gscalar.control.", "gscalar.state.", "gscalar.testing."),
     "benchmarks/host_group.py": ("gscalar.runtime.",),
+    "benchmarks/replay_speed.py": ("gscalar.importers.", "gscalar.model.", "gscalar.prediction", "gscalar.testing."),
     "benchmarks/step_overhead.py": ("gscalar.model.", "gscalar.observation.", "gscalar.runtime.", "gscalar.state."),
 }
 

@@ -73,7 +73,9 @@ def read_operations(path: Path) -> StepTimeline:
         raise _damaged(path, f"columns are missing: {', '.join(missing)}")
     if not len(table["rank"]):
         raise _damaged(path, "it has no rows")
-    return _as_timeline(path.name, table)
+    if not _sound(table).any():
+        raise _damaged(path, "no row has a start and a duration")
+    return operations_timeline(path.name, table)
 
 
 def _read_table(path: Path) -> Table:
@@ -113,26 +115,32 @@ def _read_parquet(path: Path) -> Table:
 def _read_csv(path: Path) -> Table:
     try:
         with path.open(newline="", encoding="utf-8-sig") as file:
-            rows = list(csv.DictReader(file))
-        names = [name for name in (*COLUMNS, *_OPTIONAL) if rows and name in rows[0]]
+            reader = csv.DictReader(file)
+            found = reader.fieldnames or ()
+            rows = list(reader)
+        # Cells may be empty, and the last row cut short.
         return {
-            name: np.array([row[name] for row in rows], object)
+            name: np.array([row[name] or "" for row in rows], object)
             if name == "optype"
-            else np.array([float(row[name]) for row in rows])
-            for name in names
+            else np.array([float(row[name] or "nan") for row in rows])
+            for name in (*COLUMNS, *_OPTIONAL)
+            if name in found
         }
     except (ValueError, TypeError, UnicodeDecodeError, csv.Error) as error:
         raise _damaged(path, str(error)) from error
 
 
-def _as_timeline(name: str, table: Table) -> StepTimeline:
+def operations_timeline(name: str, table: Table) -> StepTimeline:
+    """Return the timeline of the columns of a table, which all have the same length, at least one sound row."""
     start_s, duration_s = (np.asarray(table[key], np.float64) for key in ("start_ts", "duration"))
     notes: list[str] = []
-    sound = np.isfinite(start_s) & (duration_s >= 0)
+    sound = _sound(table)
     if not sound.all():
-        notes.append(f"{int((~sound).sum())} operations with a negative duration, or none, are left out")
+        notes.append(
+            f"{int((~sound).sum())} operations without a place, a start or a duration of at least 0 are left out"
+        )
     number, step_number, dp, stage = (
-        np.asarray(table[key], np.int64)[sound] for key in ("rank", "step", "dp_rank", "stage")
+        np.asarray(table[key])[sound].astype(np.int64) for key in ("rank", "step", "dp_rank", "stage")
     )
     words, word = np.unique(np.asarray(table["optype"][sound], str), return_inverse=True)
     activity = np.array([ACTIVITIES.get(each, Activity.OTHER) for each in words], np.int64)[word]
@@ -144,7 +152,8 @@ def _as_timeline(name: str, table: Table) -> StepTimeline:
     steps, step = np.unique(step_number, return_inverse=True)
     start_s, duration_s = start_s[sound], duration_s[sound]
     optional = {
-        key: np.asarray(table[key], np.int64)[sound] if key in table else np.full(len(rank), NONE) for key in _OPTIONAL
+        key: np.nan_to_num(table[key][sound], nan=NONE).astype(np.int64) if key in table else np.full(len(rank), NONE)
+        for key in _OPTIONAL
     }
     computes = np.isin(activity, _COMPUTES)
     spans = Spans.of(
@@ -159,6 +168,13 @@ def _as_timeline(name: str, table: Table) -> StepTimeline:
         accounts=_accounts(spans, begin_s, end_s), spans=spans, names=tuple(str(each) for each in words),
         world=len(ranks), unknown=_MISSING, unmatched=unmatched, notes=tuple(notes),
     )  # fmt: skip
+
+
+def _sound(table: Table) -> npt.NDArray[np.bool_]:
+    """Return which rows have a place, a start and a duration, `(num_rows,)`."""
+    numbers = np.stack([np.asarray(table[name], np.float64) for name in COLUMNS if name != "optype"])
+    sound: npt.NDArray[np.bool_] = np.isfinite(numbers).all(axis=0) & (numbers[-1] >= 0)
+    return sound
 
 
 def _frames(spans: Spans, num_ranks: int, num_steps: int) -> tuple[Floats, Floats]:

@@ -15,7 +15,7 @@ from typing import Final
 
 import numpy as np
 
-from gscalar.model.timeline import Activity, Collectives, Floats, Ints, StepTimeline
+from gscalar.model.timeline import Activity, Floats, Ints, StepTimeline
 from gscalar.prediction.graph import ALONE, Node, Template
 from gscalar.prediction.measured import MeasuredSteps, NotReplayable
 
@@ -52,9 +52,10 @@ def measure_data_parallel(timeline: StepTimeline) -> MeasuredSteps:
     meets = timeline.num_ranks > 1 and exchange.transfer_s.shape[1] > 0
     if meets and len(steps) > 1:
         # From one meeting to the next: what follows the first comes before what leads to the second.
-        seconds = {name: (column[:, :-1] if name in AFTER else column[:, 1:]) for name, column in seconds.items()}
-        exchange = exchange.without_first()
-        steps = steps[1:]
+        first, second = _neighbours(timeline.steps[steps])
+        seconds = {name: column[:, first if name in AFTER else second] for name, column in seconds.items()}
+        exchange = exchange.of(second)
+        steps = steps[second]
     measured: Floats = sum(seconds.values(), np.zeros(())).mean(axis=0) if meets else _longest(seconds)
     template, durations = _template(seconds, exchange, meets=meets)
     return MeasuredSteps(
@@ -65,6 +66,14 @@ def measure_data_parallel(timeline: StepTimeline) -> MeasuredSteps:
         rank_index=np.arange(timeline.num_ranks)[None, :],
         work=timeline.work[:, steps] if timeline.work is not None else None,
     )
+
+
+def _neighbours(steps: Ints) -> tuple[Ints, Ints]:
+    """Return the places of steps that follow one another; where none do (steps were sampled), of all as they come."""
+    first: Ints = np.nonzero(np.diff(steps) == 1)[0]
+    if not len(first):
+        first = np.arange(len(steps) - 1)
+    return first, first + 1
 
 
 def _longest(seconds: dict[str, Floats]) -> Floats:
@@ -80,8 +89,8 @@ class _Exchange:
     lead_s: Floats  # (num_ranks, num_steps, num)
     transfer_s: Floats  # (num_steps, num)
 
-    def without_first(self) -> _Exchange:
-        return replace(self, lead_s=self.lead_s[:, 1:], transfer_s=self.transfer_s[1:])
+    def of(self, frames: Ints) -> _Exchange:
+        return replace(self, lead_s=self.lead_s[:, frames], transfer_s=self.transfer_s[frames])
 
 
 def _exchange(timeline: StepTimeline, steps: Ints, exposed_s: Floats) -> _Exchange:
@@ -93,30 +102,33 @@ def _exchange(timeline: StepTimeline, steps: Ints, exposed_s: Floats) -> _Exchan
             transfer_s = transfer_s[:, :0]
         num = transfer_s.shape[1]
         return _Exchange(np.zeros(num, np.int64), np.zeros((*exposed_s.shape, num)), transfer_s)
-    merged = _merged(found)
-    transfer_s = merged.transfer_s[steps]
-    ready_s = merged.ready_s[:, steps]
+    ready_s = found.ready_s[:, steps]
     # The last gradient is ready where the backward ends.
     lead_s = np.maximum(ready_s.max(axis=2, keepdims=True) - ready_s, 0.0)
-    return _Exchange(merged.group, lead_s, np.nan_to_num(transfer_s))
+    return _merged(_Exchange(found.group, np.nan_to_num(lead_s), np.nan_to_num(found.transfer_s[steps])))
 
 
-def _merged(found: Collectives) -> Collectives:
-    """Return at most so many collectives that a replay stays short: neighbours of a group as one."""
-    num = len(found.kind)
-    most = min(_MOST_COLLECTIVES, max(1, _MOST_LANES // found.ready_s.shape[0]))
+def _merged(exchange: _Exchange) -> _Exchange:
+    """Return so few collectives that a replay stays short: neighbours of a group as one.
+
+    It is ready so late that it ends with its last: at the latest, over its collectives, of when a rank had its part of
+    one, less what those before it transfer.
+    """
+    num = len(exchange.group)
+    most = min(_MOST_COLLECTIVES, max(1, _MOST_LANES // exchange.lead_s.shape[0]))
     if num <= most:
-        return found
-    first = np.unique(np.linspace(0, num, most, endpoint=False).astype(np.int64))
-    last = np.r_[first[1:], num] - 1
-    return Collectives(
-        kind=tuple(found.kind[at] for at in first),
-        group=found.group[first],
-        num_bytes=np.add.reduceat(found.num_bytes, first),
-        ready_s=found.ready_s[:, :, last],
-        start_s=found.start_s[:, :, first],
-        end_s=found.end_s[:, :, last],
-    )
+        return exchange
+    order = np.argsort(exchange.group, kind="stable")
+    group = exchange.group[order]
+    ends = np.nonzero(np.r_[np.diff(group) != 0, True])[0]
+    even = np.linspace(0, num, most, endpoint=False).astype(np.int64)
+    first = np.unique(np.r_[even, (ends + 1)[:-1]])
+    before_s = np.cumsum(exchange.transfer_s[:, order], axis=1) - exchange.transfer_s[:, order]
+    before_s -= np.repeat(before_s[:, first], np.diff(np.r_[first, num]), axis=1)
+    lead_s = np.minimum.reduceat(exchange.lead_s[:, :, order] + before_s, first, axis=2)
+    transfer_s = np.add.reduceat(exchange.transfer_s[:, order], first, axis=1)
+    issued = np.argsort(-lead_s.mean(axis=(0, 1)), kind="stable")
+    return _Exchange(group[first][issued], lead_s[:, :, issued], transfer_s[:, issued])
 
 
 def _template(seconds: dict[str, Floats], exchange: _Exchange, *, meets: bool) -> tuple[Template, Floats]:
@@ -129,9 +141,7 @@ def _template(seconds: dict[str, Floats], exchange: _Exchange, *, meets: bool) -
         return len(nodes) - 1
 
     previous: tuple[int, ...] = ()
-    order = (*AFTER, *BEFORE) if meets else tuple(BEFORE)
-    for name in order:
-        activity = (AFTER | BEFORE)[name]
+    for name, activity in ((AFTER | BEFORE) if meets else BEFORE).items():
         previous = (add(Node(activity=activity, after=previous, label=name), seconds[name]),)
     pieces = _pieces(seconds["compute"], exchange.lead_s)
     last_of_group: dict[int, int] = {}

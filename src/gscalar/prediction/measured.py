@@ -55,8 +55,17 @@ class MeasuredSteps:
 
     @property
     def types(self) -> npt.NDArray[np.int64]:
-        """The type of each node, for which the ideal has one duration: numbers, `(num_nodes,)`."""
-        _, types = np.unique([node.label for node in self.template.nodes], return_inverse=True)
+        """The type of each node, for which the ideal has one duration: numbers, `(num_nodes,)`.
+
+        In data parallel the pieces of the compute and the exchanges between them are cut by position and not by
+        kind, so each of them is a type of its own.
+        """
+        by_position = self.nodes(Activity.COMPUTE, Activity.COMMUNICATION)
+        names = [
+            f"{node.label}/{node.micro}" if alone else node.label
+            for node, alone in zip(self.template.nodes, by_position, strict=True)
+        ]
+        _, types = np.unique(names, return_inverse=True)
         return types
 
 

@@ -102,6 +102,8 @@ def _tables(timeline: StepTimeline) -> tuple[_Tables, Ints, list[str]]:
         same = [places[replica, stage] for replica in replicas]
         usual[same] = np.median(usual[same], axis=0).astype(np.int64)
     usual[:, Activity.OTHER] = 0
+    if not usual.any():
+        raise NotReplayable("there are no operations of a known type")
     whole = (counts[:, :, 1:] == usual[:, None, 1:]).all(axis=(0, 2))
     steps: Ints = np.nonzero(whole)[0]
     if not len(steps):
