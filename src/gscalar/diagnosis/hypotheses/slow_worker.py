@@ -25,6 +25,7 @@ SCATTERS: Final = 4.0  # times what the better half of the paces are off 1
 LEAST_PERSISTENCE: Final = 0.7
 MOST_SLOW_SHARE: Final = 0.5  # of the workers: where more are slow, the others are fast
 FEWEST_STEPS: Final = 3
+LEAST_EXPLAINED: Final = 0.5  # 3 % of a few workers is one, which explains little where two are slow
 
 
 def slow_workers(seen: Seen) -> list[tuple[int, int]]:
@@ -54,14 +55,15 @@ def examine(seen: Seen) -> Hypothesis:
     stages = np.unique(seen.steps.template.stage)
     ranks = tuple(sorted(seen.rank_of(*place) for place in places))
     edit = replaced([(int(stages[stage]), replica) for stage, replica in places])
-    measure = f"a {seen.timeline.work_unit or 'unit of work'}" if seen.work is not None else "the same work"
+    unit = seen.timeline.work_unit.removesuffix("s") or "unit of work"
+    measure = f"a {unit}" if seen.work is not None else "the same work"
     pace = ", ".join(f"{seen.pace[place]:.2f}x" for place in places[:6])
     last = sum(float(seen.last_share[place]) for place in places)
     supporting = [f"{measure} takes {ranks_named(ranks)} {pace} of what it takes their peers, in nearly every step"]
     supporting.append(
         f"they are last of their stage in {percent(min(1.0, last / len({at for at, _ in places})))} of the steps"
     )
-    if seen.worst_workers_share is not None:
+    if seen.worst_workers_share is not None and seen.worst_workers_share >= LEAST_EXPLAINED:
         supporting.append(
             f"M_W: the worst 3 % of the workers explain {percent(seen.worst_workers_share)} of the slow-down"
         )

@@ -21,6 +21,7 @@ from gscalar.prediction.edits import balanced
 
 LEAST_IMBALANCE: Final = 0.03
 LEAST_CORRELATION: Final = 0.8
+LEAST_WAIT: Final = 0.02  # of the step
 MOST_UNIT_SPREAD: Final = 0.08  # of the time of a unit between ranks, where the same rank always has more
 
 
@@ -50,9 +51,7 @@ def _by_work(seen: Seen, work: Floats) -> Hypothesis:
         (supporting if follows >= LEAST_CORRELATION else against).append(text)
         if follows < LEAST_CORRELATION / 2:
             return rejected(Cause.WORK_IMBALANCE, f"compute does not follow the work (correlation {follows:.2f})")
-    ranks = tuple(
-        seen.timeline.ranks[int(at)].rank for at in np.argsort(-work.mean(axis=1)) if _always_more(work, int(at))
-    )
+    ranks = tuple(each.rank for at, each in enumerate(seen.timeline.ranks) if _always_more(work, at))
     last = float(seen.last_share.max())
     supporting.append(
         f"the same ranks have the most in nearly every step: {', '.join(map(str, ranks))}"
@@ -97,7 +96,7 @@ def _supported(
     seen: Seen, supporting: list[str], against: list[str], *, doubts: int, ranks: tuple[int, ...]
 ) -> Hypothesis:
     if seen.wait_s is not None:
-        waiting = seen.wait_s[seen.wait_s > 0.02 * seen.step_s]
+        waiting = seen.wait_s[seen.wait_s > max(LEAST_WAIT * seen.step_s, seen.wait_s.max() / 2)]
         if len(waiting):
             supporting.append(
                 f"{len(waiting)} of {len(seen.wait_s)} ranks wait {ms(float(waiting.mean()))} +- "
