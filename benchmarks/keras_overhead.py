@@ -4,13 +4,13 @@
 
 Three arms take turns in short fits: a plain one, one with the callback, and another plain one. They train the same
 model, since where weights lie in memory alone makes per cents; the plain arms keep the one graph that Keras compiled
-for them. An arm's figure of a round is the mean step of its fit, from the beginning of the training to the end of the last
-batch: Keras's own pipeline reads many batches in the first step and few afterwards, so a median would leave out what
-it reads. A ratio is taken within a round: that with the callback to the mean of the plain arms around it. The ratio of
-one plain arm to the other (A/A) says how far off a ratio is where nothing differs. Given are medians over all rounds of
-several launches, with the 95 % interval of a bootstrap (2,000 resamples). The processor's time of the whole process is
-compared in the same way: what is done in other threads takes no time of a step where a core is free, and does where
-none is.
+for them. An arm's figure of a round is the mean step of its fit, from the beginning of the training to the end of
+the last batch: Keras's own pipeline reads many batches in the first step and few afterwards, so a median would leave
+out what it reads. A ratio is taken within a round: that with the callback to the mean of the plain arms around it. The
+ratio of one plain arm to the other (A/A) says how far off a ratio is where nothing differs. Given are medians over all
+rounds of several launches, with the 95 % interval of a bootstrap (2,000 resamples). The processor's time of the whole
+process is compared in the same way: what is done in other threads takes no time of a step where a core is free, and
+does where none is.
 """
 
 from __future__ import annotations

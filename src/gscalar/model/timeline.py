@@ -238,7 +238,8 @@ class StepTimeline:
     loading: Loading | None = None
     work: Floats | None = None  # (num_ranks, num_steps), in `work_unit`
     work_unit: str = ""  # tokens, samples, ...
-    counters: Mapping[str, Floats] = field(default_factory=dict)  # mean of each rank, (num_ranks,), NaN: not known
+    # The mean of each rank, (num_ranks,), NaN: not known. `samples` are those of a step.
+    counters: Mapping[str, Floats] = field(default_factory=dict)
     unknown: Mapping[Signal, str] = field(default_factory=dict)  # with the reason, for people
     unmatched: tuple[str, ...] = ()  # names that may be communication, and whose kind is not known
     notes: tuple[str, ...] = ()  # what was left out or mended, for people

@@ -238,7 +238,7 @@ def _assemble(folder: RunFolder, attempt: int, world: int, told: _Told, notes: l
         loading=loading,
         work=work,
         work_unit=work_unit,
-        counters=mean_counters(folder, attempt, told.ends, told.steps),
+        counters=mean_counters(folder, attempt, told.ends, told.steps) | _samples(told),
         notes=tuple(notes),
     )
     return replace(timeline, unknown=_unknown(timeline))
@@ -264,6 +264,12 @@ def _collectives(told: _Told) -> Collectives | None:
         start_s=told.seconds(rows[..., 5]),
         end_s=told.seconds(rows[..., 6]),
     )
+
+
+def _samples(told: _Told) -> dict[str, Floats]:
+    """Return the mean samples of a step by rank, where all ranks counted theirs."""
+    samples = np.stack([each.own["samples"] for each in told.columns])
+    return {"samples": samples.mean(axis=1)} if bool(np.isfinite(samples).all()) else {}
 
 
 def _work(told: _Told) -> tuple[Floats | None, str]:

@@ -2,6 +2,7 @@ from __future__ import annotations
 
 from collections import Counter
 from dataclasses import replace
+from itertools import pairwise
 from typing import Any
 
 import numpy as np
@@ -177,7 +178,7 @@ def test_a_rank_computes_one_operation_at_a_time(shape: PipelineOptions) -> None
 
     for rank in {row.rank for row in source}:
         mine = sorted((row.start_ts, row.duration) for row in source if row.rank == rank and "compute" in row.optype)
-        assert all(start + took <= after + 1e-12 for (start, took), (after, _) in zip(mine, mine[1:], strict=False))
+        assert all(start + took <= after + 1e-12 for (start, took), (after, _) in pairwise(mine))
 
 
 def test_a_stage_has_no_more_micro_batches_under_way_than_stages_follow_it() -> None:

@@ -446,6 +446,6 @@ def test_counters_are_means_of_the_time_of_the_steps_by_rank_and_host(home: Path
             run.sample({"worker/cpu_cores": value}, of=1)
 
     got = read(home, build).counters
-    assert sorted(got) == ["host/cpu_throttled_ratio", "worker/cpu_cores"]
+    assert sorted(got) == ["host/cpu_throttled_ratio", "samples", "worker/cpu_cores"]
     assert got["host/cpu_throttled_ratio"].tolist() == [0.25, 0.25]
     assert got["worker/cpu_cores"] == pytest.approx([NAN, 2.0], nan_ok=True)
