@@ -175,6 +175,19 @@ def test_overlap_with_dear_buckets_changes_nothing() -> None:
     assert np.allclose(got, truth(pieces), rtol=1e-9)
 
 
+def test_of_a_rank_seen_alone_what_comes_after_the_exchange_waits_for_it() -> None:
+    # One rank of many was traced: it is not known whom it met, only that 50 ms were exposed.
+    seen = simulate_data_parallel(draw_data_parallel(np.random.default_rng(1), ranks=1, jitter=0.0, transfer_s=0.0))
+    accounts = seen.accounts.copy()
+    accounts[:, :, 1] = 0.05
+    steps = measure_data_parallel(replace(seen, accounts=accounts, end_s=seen.begin_s + accounts.sum(axis=2)))
+
+    (got,) = Replay.of(steps).edited_s([edits.overlapped(latency_s=0.0)])
+
+    # Of 32 buckets one is still to come when the compute of 100 ms is done; 7.5 ms lie before and after.
+    assert np.allclose(got, 0.1 + 0.05 / 32 + 0.0075)
+
+
 def test_overlap_leaves_a_training_without_transfers_alone() -> None:
     steps = measure_data_parallel(simulate_data_parallel(draw_data_parallel(np.random.default_rng(1), ranks=1)))
 

@@ -117,7 +117,7 @@ def test_steps_that_differ_widen_the_interval_and_many_of_them_narrow_it() -> No
 @settings(max_examples=30)
 @given(
     st.lists(st.floats(0.01, 10), min_size=1, max_size=12),
-    st.floats(0, 2),
+    st.just(0.0) | st.floats(0.01, 2),
     st.floats(0, 1),
     st.floats(0, 1),
     st.floats(0, 1),

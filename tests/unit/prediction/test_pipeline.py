@@ -163,10 +163,12 @@ def test_what_cannot_be_replayed_is_refused(case: str) -> None:
 
 
 def test_a_timeline_without_operations_is_refused() -> None:
-    source = replace(pipeline_timeline(np.random.default_rng(1)), spans=Spans.of(0))
+    empty = replace(pipeline_timeline(np.random.default_rng(1)), spans=Spans.of(0))
+    unknown = rows_timeline([row._replace(optype="moe-all-to-all") for row in rows()])
 
-    with pytest.raises(NotReplayable, match="no operations"):
-        measure_pipeline(source)
+    for source in (empty, unknown):
+        with pytest.raises(NotReplayable, match="no operations"):
+            measure_pipeline(source)
 
 
 def test_without_chunk_numbers_there_is_one_chunk_a_stage() -> None:

@@ -166,10 +166,8 @@ def test_every_micro_batch_goes_through_every_chunk_once_and_in_order(shape: Pip
         if kind == "forward" and chunk > 0:
             assert start_s > ends_s["forward", replica, chunk - 1, micro]
         if kind == "backward":
-            before = (
-                ("backward", replica, chunk + 1, micro) if chunk < chunks - 1 else ("forward", replica, chunk, micro)
-            )
-            assert start_s >= ends_s[before]
+            is_last = chunk == chunks - 1
+            assert start_s >= ends_s["forward" if is_last else "backward", replica, chunk + (not is_last), micro]
 
 
 @pytest.mark.parametrize("shape", SHAPES, ids=str)
