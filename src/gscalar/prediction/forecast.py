@@ -102,7 +102,8 @@ class Replay:
         ]
 
     def _one(self, proposal: Proposal, likely_s: Floats, ceiling_s: Floats, clock_error_s: float) -> Forecast:
-        missed_s = self.measured.frame_s - self.replayed_s
+        # An edit that draws its frames from the measured ones may have fewer or more of them.
+        missed_s = np.resize(self.measured.frame_s - self.replayed_s, likely_s.shape)
         predicted = np.maximum(likely_s + missed_s, 0.0)
         middle_s = float(np.median(predicted))
         low_s, high_s = _bootstrap(predicted)
