@@ -7,6 +7,7 @@ import numpy as np
 import pytest
 
 from gscalar.model.timeline import Floats, StepTimeline
+from gscalar.prediction import data_parallel
 from gscalar.prediction.data_parallel import measure_data_parallel
 from gscalar.prediction.forecast import Replay
 from gscalar.prediction.measured import NotReplayable
@@ -58,6 +59,25 @@ def test_the_replay_of_a_simulation_takes_what_the_simulation_took(case: str, bu
     assert np.allclose(got.measured.frame_s, want, rtol=1e-9, atol=0)
     assert np.allclose(got.replayed_s, want, rtol=1e-9, atol=0)
     assert len(got.measured.template) < 90  # many collectives are replayed as a few
+
+
+@pytest.mark.parametrize("overlap", [False, True])
+def test_the_collectives_of_many_ranks_are_replayed_as_one(overlap: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(data_parallel, "_MOST_LANES", RANKS)
+    source = timeline(buckets=20, overlap=overlap, transfer_s=0.06, jitter=0.1)
+
+    got = replay(source)
+
+    assert np.allclose(got.replayed_s, between_meetings(source), rtol=1e-9, atol=0)
+    assert got.measured.labelled("transfer").sum() == 1
+
+
+def test_of_many_ranks_the_newest_steps_are_replayed(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(data_parallel, "_MOST_CELLS", 20 * RANKS)
+
+    got = measure_data_parallel(timeline())
+
+    assert got.steps.tolist() == list(range(21, 40))
 
 
 def test_a_rank_held_up_after_a_step_is_late_in_the_next_one() -> None:

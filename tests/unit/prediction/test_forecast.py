@@ -141,6 +141,17 @@ def test_the_interval_holds_the_prediction_and_grows_with_the_uncertainty(
     assert wider.predicted_step_s == got.predicted_step_s
 
 
+@pytest.mark.parametrize("num_frames", [1, 2, 7])
+def test_an_edit_may_have_other_frames_than_were_measured(num_frames: int) -> None:
+    def drawn(steps: MeasuredSteps) -> MeasuredSteps:
+        return replace(steps, durations=np.resize(steps.durations, (1, 1, num_frames)) * 2)
+
+    got = forecast(one_node([1.0] * 3, measured=[1.1] * 3), proposal(likely=drawn, ceiling=drawn))
+
+    assert got.predicted_step_s == pytest.approx(2.1)
+    assert got.gain == pytest.approx(0.5)
+
+
 def test_a_ceiling_is_not_below_what_is_likely() -> None:
     got = forecast(one_node([1.0]), proposal(ceiling=NOTHING))
 

@@ -6,6 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from gscalar.model.timeline import Activity
+from gscalar.prediction import graph
 from gscalar.prediction.graph import Node, Template
 
 
@@ -163,7 +164,11 @@ def test_a_circle_is_refused(case: str) -> None:
         Template(CIRCLES[case])
 
 
-def test_sets_of_durations_that_are_replayed_together_do_not_touch() -> None:
+@pytest.mark.parametrize("most_cells", [1, 7, 10**9], ids="{} cells in one pass".format)
+def test_sets_of_durations_that_are_replayed_together_do_not_touch(
+    most_cells: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(graph, "_MOST_CELLS", most_cells)
     template = Template(
         [Node(activity=COMPUTE), Node(activity=COMMUNICATE, after=(0,), meeting=0, across_replicas=True)]
     )
