@@ -102,6 +102,9 @@ def _tables(timeline: StepTimeline) -> tuple[_Tables, Ints, list[str]]:
         same = [places[replica, stage] for replica in replicas]
         usual[same] = np.median(usual[same], axis=0).astype(np.int64)
     usual[:, Activity.OTHER] = 0
+    # Collections come and go: a step without one is whole.
+    collects = counts[:, :, Activity.GC].any()
+    usual[:, Activity.GC], counts[:, :, Activity.GC] = 0, 0
     if not usual.any():
         raise NotReplayable("there are no operations of a known type")
     whole = (counts[:, :, 1:] == usual[:, None, 1:]).all(axis=(0, 2))
@@ -119,7 +122,19 @@ def _tables(timeline: StepTimeline) -> tuple[_Tables, Ints, list[str]]:
             chosen = order[np.isin(spans.rank[order], of_stage) & (spans.activity[order] == activity)]
             # Sorted by rank, step and number; ranks into the order of the replicas.
             tables[stage, int(activity)] = _shaped(spans, chosen, np.argsort(np.argsort(of_stage)), len(steps))
+        if collects:
+            tables[stage, int(Activity.GC)] = _collections(spans, of_stage, steps)
     return tables, steps, notes
+
+
+def _collections(spans: Spans, of_stage: Ints, steps: Ints) -> _Operations:
+    """Return how long each replica collected garbage in each step, as one operation of a step."""
+    chosen = (spans.activity == Activity.GC) & np.isin(spans.rank, of_stage) & np.isin(spans.step, steps)
+    seconds = np.zeros((len(of_stage), len(steps), 1))
+    replica = np.argsort(of_stage)[np.searchsorted(np.sort(of_stage), spans.rank[chosen])]
+    np.add.at(seconds, (replica, np.searchsorted(steps, spans.step[chosen]), 0), spans.duration_s[chosen])
+    unknown = np.array([NONE])
+    return _Operations(start_s=np.zeros_like(seconds), end_s=seconds, micro=unknown, chunk=unknown)
 
 
 def _shaped(spans: Spans, chosen: Ints, replica_order: Ints, num_steps: int) -> _Operations:
