@@ -1,0 +1,1 @@
+"""The parts of the page that `gscalar.views.report` writes; each turns a timeline or a diagnosis into markup."""
