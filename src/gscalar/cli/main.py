@@ -27,6 +27,8 @@ VERBS: Final[dict[str, str]] = {
     "show": "Show one run: values, attempts, metrics, checkpoints, digests.",
     "metrics": "Show what runs measured: tables, charts, all points.",
     "compare": "Compare runs: configuration, metrics, where the time went, the first step that differs.",
+    "diagnose": "Say what holds a training back, of a run or of traces, and what each fix is worth.",
+    "whatif": "Predict the step with some fixes, more workers, another link or batch.",
     "logs": "Print what a run's workers wrote.",
     "tag": "Set or remove tags of a run.",
     "delete": "Delete a run and free its disk.",

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from typing import Final
 
 import numpy as np
@@ -110,10 +111,13 @@ def _confidence(seen: Seen, hypothesis: Hypothesis) -> str:
 
 def _no_finding(seen: Seen, unknown: Mapping[str, str]) -> Finding:
     """Return that nothing is wrong, or that nobody can say."""
-    judged = seen.replay is not None or bool(seen.timeline.devices)
+    judged = bool(seen.timeline.devices) or (seen.replay is not None and Signal.COMPUTE not in seen.timeline.unknown)
     cause = Cause.NONE if judged and "idle" not in unknown else Cause.UNKNOWN
     supporting = ("no cause costs 2 % of the time",) if cause is Cause.NONE else ()
-    against = tuple(f"{what}: {why}" for what, why in unknown.items()) if cause is Cause.UNKNOWN else ()
+    decisive = ("idle", Signal.COMPUTE, Signal.DEVICE, Signal.STEPS, "replay")
+    against = tuple(f"{what}: {unknown[what]}" for what in decisive if what in unknown)
+    if cause is Cause.NONE:
+        against = ()
     enough = seen.replay is not None and seen.timeline.num_steps >= ENOUGH_STEPS
     return Finding(
         cause=cause, ranks=(), stages=(), cost_share=None,
@@ -133,6 +137,10 @@ def _unknown(seen: Seen, hypotheses: Sequence[Hypothesis]) -> dict[str, str]:
     for each in hypotheses:
         if each.status is Status.UNKNOWN:
             found.setdefault(each.cause.value, each.missing)
+    if seen.replay is not None and not seen.can_balance:
+        found["balance"] = (
+            f"what balance gains hangs on ranks that are not seen: {found.get(Signal.ARRIVALS.value, '')}"
+        )
     span_s = sum(each.span_s for each in timeline.devices)
     if span_s > 0 and not (seen.replay and seen.accounts["data_wait"]):
         blamed = sum(each.idle_launch_s for each in timeline.devices if np.isfinite(each.idle_launch_s))
@@ -145,7 +153,19 @@ def _unknown(seen: Seen, hypotheses: Sequence[Hypothesis]) -> dict[str, str]:
 def _fixes(seen: Seen, hypotheses: Sequence[Hypothesis]) -> tuple[Forecast, ...]:
     if seen.replay is None:
         return _window_fixes(seen)
-    return tuple(seen.replay.forecast(proposals_for(seen, hypotheses), clock_error_s=_clock_error_s(seen)))
+    found = seen.replay.forecast(proposals_for(seen, hypotheses), clock_error_s=_clock_error_s(seen))
+    if not seen.can_balance:
+        found = [_not_known(each.name, each.knob) if "balance" in each.name else each for each in found]
+    return tuple(found)
+
+
+def _not_known(name: str, knob: str) -> Forecast:
+    """Return a fix of which nobody can say what it is worth."""
+    nothing = math.nan
+    return Forecast(
+        name=name, knob=knob, predicted_step_s=nothing, low_s=nothing, high_s=nothing, predicted_mean_s=nothing,
+        gain=nothing, ceiling=nothing,
+    )  # fmt: skip
 
 
 def _clock_error_s(seen: Seen) -> float:
@@ -161,17 +181,12 @@ def _window_fixes(seen: Seen) -> tuple[Forecast, ...]:
     nothing = math.nan
     ceiling = span_s / (span_s - exposed_s) if span_s > exposed_s else nothing
     gain = span_s / (span_s - spare_s) if span_s > spare_s else nothing
-    return tuple(
-        Forecast(
-            name=name, knob=knob, predicted_step_s=nothing, low_s=nothing, high_s=nothing, predicted_mean_s=nothing,
-            gain=gain if name == "overlap" else nothing, ceiling=ceiling if name == "overlap" else nothing,
-        )
-        for name, knob in (
-            ("overlap", "plan.overlap.buckets_mb=auto"),
-            ("balance", "plan.balance.kind=cost"),
-            ("overlap+balance", "plan.overlap.buckets_mb=auto plan.balance.kind=cost"),
-        )
-    )  # fmt: skip
+    overlap = replace(_not_known("overlap", "plan.overlap.buckets_mb=auto"), gain=gain, ceiling=ceiling)
+    return (
+        overlap,
+        _not_known("balance", "plan.balance.kind=cost"),
+        _not_known("overlap+balance", f"{overlap.knob} plan.balance.kind=cost"),
+    )
 
 
 def _exposed_s(seen: Seen) -> float | None:

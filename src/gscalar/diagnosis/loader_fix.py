@@ -2,14 +2,45 @@
 
 from __future__ import annotations
 
+from typing import Final
+
+import numpy as np
+
 from gscalar.diagnosis.seen import Seen
-from gscalar.prediction.edits import labels_scaled
+from gscalar.prediction.edits import labels_scaled, waits_set
 from gscalar.prediction.forecast import Proposal
+from gscalar.prediction.loading import LoadedSteps, predict_loader
+
+_NUMBERS: Final = (4, 8, 16)  # of loaders that are tried
+_ENOUGH: Final = 0.02  # of the step: a wait that is not worth more loaders
 
 
 def loader_proposal(seen: Seen) -> Proposal | None:
-    """Return the fix of more loaders; None where no wait for data is seen."""
-    if not seen.accounts["data_wait"]:
+    """Return the fix of more loaders, of as few as will do; None where no wait for data is seen."""
+    loading = seen.timeline.loading
+    if loading is None or not seen.accounts["data_wait"]:
         return None
-    edit = labels_scaled("data_wait", by=0.0)
-    return Proposal(name="loader", knob="num_workers=4", likely=edit, ceiling=edit, uncertainty=0.3)
+    now = loading.num_workers
+    for num in (each for each in _NUMBERS if each > now):
+        loaded = _loaded(seen, num)
+        left_s = float(np.nanmean(loaded.wait_s - loaded.residue_s))
+        if left_s <= _ENOUGH * seen.step_s:
+            break
+    else:
+        return None
+    return Proposal(
+        name="loader", knob=f"num_workers={num}", likely=waits_set(loaded.wait_s),
+        ceiling=labels_scaled("data_wait", by=0.0), uncertainty=0.05, extra_s=loaded.residue_sd_s,
+    )  # fmt: skip
+
+
+def _loaded(seen: Seen, num_workers: int) -> LoadedSteps:
+    timeline, loading = seen.timeline, seen.timeline.loading
+    assert loading is not None
+    # The steps that are replayed are some of those that were seen.
+    steps = np.searchsorted(timeline.steps, seen.steps.steps)
+    wait_s = timeline.account("data_wait")[:, steps]
+    return predict_loader(
+        timeline.step_s[:, steps], wait_s, loading.work_s[:, steps], loading.copy_s[:, steps], loading.batch_bytes,
+        loading.num_workers, num_workers,
+    )  # fmt: skip

@@ -209,6 +209,13 @@ class Seen:
         """Whether waiting can be told from transfer."""
         return Signal.ARRIVALS not in self.timeline.unknown and self.timeline.num_ranks > 1
 
+    @property
+    def can_balance(self) -> bool:
+        """Whether it is known what ranks would wait for one another: not so where ranks, or their arrivals, are."""
+        return (
+            self.knows_arrivals or self.timeline.is_pipeline or max(self.timeline.world, self.timeline.num_ranks) == 1
+        )
+
     @cached_property
     def compute_share(self) -> float:
         """Mean share of the step in which a worker computes."""

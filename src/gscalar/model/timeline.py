@@ -164,10 +164,10 @@ class Collectives:
     def transfer_s(self) -> Floats:
         """Seconds from the last rank's start, `(num_steps, num_collectives)`.
 
-        The shortest of all ranks, which needs no common clock (TraceLens). NaN where no rank has it.
+        The shortest of all ranks, which needs no common clock (TraceLens).
         """
         took: Floats = np.nanmin(self.end_s - self.start_s, axis=0, initial=np.inf)
-        return np.where(np.isinf(took), np.nan, np.maximum(took, 0.0))
+        return np.maximum(took, 0.0)
 
     @property
     def wait_s(self) -> Floats:
@@ -191,7 +191,7 @@ class DeviceUse:
     compute_s: float  # union of all kernels that do not communicate
     communication_s: float  # union of all kernels that communicate
     copy_s: float
-    exposed_s: float  # communication while nothing computes
+    exposed_s: float  # communication while nothing else runs, no copy either
     overlap_s: float  # communication while something computes
     idle_launch_s: float  # NaN where launches are not known
     idle_queued_s: float
@@ -238,8 +238,7 @@ class StepTimeline:
     loading: Loading | None = None
     work: Floats | None = None  # (num_ranks, num_steps), in `work_unit`
     work_unit: str = ""  # tokens, samples, ...
-    # The mean of each rank, (num_ranks,), NaN: not known. `samples` are those of a step.
-    counters: Mapping[str, Floats] = field(default_factory=dict)
+    counters: Mapping[str, Floats] = field(default_factory=dict)  # mean of each rank, (num_ranks,), NaN: not known
     unknown: Mapping[Signal, str] = field(default_factory=dict)  # with the reason, for people
     unmatched: tuple[str, ...] = ()  # names that may be communication, and whose kind is not known
     notes: tuple[str, ...] = ()  # what was left out or mended, for people

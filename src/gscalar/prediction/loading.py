@@ -9,11 +9,9 @@ gives its pages back. Steps without their wait are therefore too fast a forecast
     residue = queue_s + pass_s_per_byte * batch_bytes + copy_growth * copy_s
     wait    = max(0, (w + queue_s + pass_s_per_byte * batch_bytes) / n - r - residue)
 
-on average; step by step the wait is what a queue of 2 n batches leaves of it. A loader that sends a batch goes over
-as much new memory as the process that gets it.
-
-The constants are measured by `benchmarks/loader.py`. Loaders share memory and cores with the training; what they slow
-down in it beside the batch is not in the residue.
+on average; step by step the wait is that of a queue of 2 n batches. A loader that sends a batch goes over as much new
+memory as the process that gets it. The constants are measured by `benchmarks/loader.py`. Loaders share memory and
+cores with the training; what they slow down in it beside the batch is not in the residue.
 """
 
 from __future__ import annotations
@@ -90,7 +88,7 @@ def predict_loader(
     if num_workers_now == NONE:
         notes.append("how many loader processes there are is not known; none is assumed")
     made_s = passed_s + _work(step_s, exposed_wait_s, work_s, max(num_workers_now, 0), notes)
-    left_s = _waits(rest_s + residue_s, made_s / num_workers_then, _PREFETCH * num_workers_then)
+    left_s = _waits(rest_s + residue_s, made_s, num_workers_then)
     return LoadedSteps(
         step_s=rest_s + residue_s + left_s,
         wait_s=left_s + residue_s,
@@ -143,21 +141,23 @@ def _work(step_s: Floats, exposed_wait_s: Floats, work_s: Floats, num_workers_no
     return np.where(known, work_s, judged)
 
 
-def _waits(rest_s: Floats, service_s: Floats, depth: int) -> Floats:
-    """Return the wait before each step, of the shape of `rest_s`, where a queue holds `depth` batches at most.
+def _waits(rest_s: Floats, work_s: Floats, num_workers: int) -> Floats:
+    """Return the wait before each step, of the shape of `rest_s`.
 
-    All loaders are taken as one that makes a batch in `service_s`, so that those of them that finish together do
-    not count as a burst. Steps are gone through twice, and the second time counts: the queue has found its level.
+    Batches are made by the loaders in turn, each of which has two ahead, and taken in order: torch's DataLoader.
+    The loaders begin one after another, since those that began together would hand over in bursts for ever. Steps
+    are gone through twice, and the second time counts: the queue has found its level.
     """
-    rests, services = np.atleast_2d(_known(rest_s, math.nan)), np.atleast_2d(_known(service_s, math.nan))
+    rests, works = np.atleast_2d(_known(rest_s, math.nan)), np.atleast_2d(_known(work_s, math.nan))
     num_ranks, num_steps = rests.shape
-    waits = np.zeros((_PASSES * num_steps, num_ranks))
-    taken_s = np.zeros((_PASSES * num_steps, num_ranks))
-    ready_s, finished_s = np.zeros(num_ranks), np.zeros(num_ranks)
+    waits, taken_s, made_s = np.zeros((3, _PASSES * num_steps, num_ranks))
+    ready_s = np.zeros(num_ranks)
     for at in range(_PASSES * num_steps):
-        free_s = taken_s[at - depth] if at >= depth else np.zeros(num_ranks)  # a place in the queue
-        finished_s = np.maximum(finished_s, free_s) + services[:, at % num_steps]
-        taken_s[at] = np.maximum(ready_s, finished_s)
+        work = works[:, at % num_steps]
+        asked_s = taken_s[at - _PREFETCH * num_workers] if at >= _PREFETCH * num_workers else -math.inf
+        before_s = made_s[at - num_workers] if at >= num_workers else (at + 1 - num_workers) / num_workers * work
+        made_s[at] = np.maximum(before_s, asked_s) + work
+        taken_s[at] = np.maximum(ready_s, made_s[at])
         waits[at] = taken_s[at] - ready_s
         ready_s = taken_s[at] + rests[:, at % num_steps]
     last: Floats = waits[-num_steps:].T.reshape(rest_s.shape)

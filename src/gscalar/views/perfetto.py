@@ -13,7 +13,9 @@ Source: "Trace Event Format" (Google, 2016): complete events (X), metadata (M) a
 from __future__ import annotations
 
 import json
+import os
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any, Final
 
 import numpy as np
@@ -25,6 +27,17 @@ _ROW: Final = 16  # threads of a lane are so far apart
 _ARGUMENTS: Final = ("group", "sequence", "micro", "chunk", "device")
 
 Json = dict[str, Any]
+
+
+def write_trace(timeline: StepTimeline, path: Path) -> None:
+    """Write the trace to a file, which is there once it is whole."""
+    unfinished = path.with_name(f".{path.name}.{os.getpid()}")
+    try:
+        with unfinished.open("w", encoding="utf-8") as file:
+            file.writelines(chrome_trace(timeline))
+        unfinished.replace(path)
+    finally:
+        unfinished.unlink(missing_ok=True)
 
 
 def chrome_trace(timeline: StepTimeline) -> Iterator[str]:

@@ -32,7 +32,8 @@ def examine(seen: Seen) -> Hypothesis:
     ]
     against = []
     if not seen.knows_arrivals and seen.timeline.world > 1:
-        against.append("one rank cannot tell waiting for a late rank from transfer: this is an upper bound")
+        why = seen.timeline.unknown.get(Signal.ARRIVALS, "who arrived when is not known")
+        against.append(f"{why}: this is an upper bound")
     elif seen.wait_s is not None:
         waited = float(seen.wait_s.mean())
         text = f"ranks wait {ms(waited)} a step for the last one"

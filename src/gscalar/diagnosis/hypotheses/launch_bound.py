@@ -61,12 +61,13 @@ def _of_devices(seen: Seen, devices: Sequence[DeviceUse]) -> Hypothesis:
     explained = seen.share("data_wait") if seen.replay is not None else 0.0
     if seen.replay is not None and explained >= share / 2:
         return rejected(Cause.LAUNCH_BOUND, f"the loader explains {percent(explained)} of the step")
-    return _supported(seen, supporting, share)
+    return _supported(seen, supporting, share, blamed=min(1.0, late_s / idle_s))
 
 
-def _supported(seen: Seen, supporting: tuple[str, ...], share: float) -> Hypothesis:
-    removal = labels_scaled("host_gap", by=0.0)
-    likely = labels_scaled("host_gap", by=0.5)
+def _supported(seen: Seen, supporting: tuple[str, ...], share: float, blamed: float = 1.0) -> Hypothesis:
+    """Return the hypothesis supported; `blamed` is the share of the gaps that late launches explain."""
+    removal = labels_scaled("host_gap", by=1 - blamed)
+    likely = labels_scaled("host_gap", by=1 - blamed / 2)
     return Hypothesis(
         cause=Cause.LAUNCH_BOUND, status=Status.SUPPORTED, evidence_for=supporting, removal=removal, share=share,
         proposals=(

@@ -9,7 +9,9 @@ def ms(seconds: float) -> str:
     """Return a duration as people read it."""
     if abs(seconds) >= 1:
         return f"{seconds:.2f} s"
-    return f"{seconds * 1e3:.3g} ms"
+    if abs(seconds) >= 1e-4 or not seconds:
+        return f"{seconds * 1e3:.3g} ms"
+    return f"{seconds * 1e6:.3g} us"
 
 
 def percent(share: float) -> str:

@@ -1,0 +1,264 @@
+"""The events of a Chrome trace, batch by batch, whatever the file's size: JSON, plain or gzip, read once.
+
+A trace of a gigabyte is one JSON array in one JSON object. It is cut into runs of whole events, and each run is decoded
+at once. A cut is right if what is before it decodes as an array: text that stops inside an event, an inner array or a
+string never does. So the last places that look like a border between two events are tried, and nothing is parsed twice
+but where one of them is deceptive.
+
+What profilers write is not always JSON: infinite bandwidths, control characters and lone backslashes in names are
+mended and counted. A file that ends too early gives the events that are whole.
+"""
+
+from __future__ import annotations
+
+import re
+import zlib
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Final, Generic, TypeVar
+
+import msgspec
+
+from gscalar.base.errors import UserError
+
+Batch = TypeVar("Batch")
+Progress = Callable[[float], None]  # given the share of the file that was read
+
+_CHUNK: Final = 1 << 19
+_COMPRESSED: Final = 1 << 16
+_MOST_HEADER: Final = 1 << 26  # a file that has no events in so many bytes is none of ours
+_BORDERS_TRIED: Final = 8
+_GZIP: Final = b"\x1f\x8b"
+_EVENTS: Final = re.compile(rb'"traceEvents"\s*:\s*\[')
+_END: Final = re.compile(rb"\}\s*(,?)\s*\]")
+_SPACE: Final = b" \t\r\n"
+_NOT_FINITE: Final = re.compile(rb"(:\s*)[-+]?(?:inf(?:inity)?|nan)\b(?=\s*[,}])", re.IGNORECASE)
+_LONE_BACKSLASH: Final = re.compile(rb'\\(\\|["/bfnrt]|u[0-9a-fA-F]{4})|\\')
+_CONTROLS: Final = re.compile(rb"[\x00-\x08\x0b\x0c\x0e-\x1f]")
+
+
+@dataclass(slots=True)
+class Reading:
+    """What is known of a file when its events have been read."""
+
+    path: Path
+    about: dict[str, object] = field(default_factory=dict)  # what stands beside the events
+    cut: str = ""  # why the events do not go on, where the file ended too early
+    num_mended: int = 0  # runs of events that were no JSON
+
+
+class EventReader(Generic[Batch]):
+    """Reads one file's events. `decode` turns a JSON array into a batch, and raises `msgspec.DecodeError`.
+
+    What else the file says is in `reading`, complete when the events are over.
+    """
+
+    def __init__(self, path: Path, decode: Callable[[bytes], Batch], progress: Progress | None = None) -> None:
+        self.reading = Reading(path)
+        self._decode = decode
+        self._chunks = _inflated(path, self.reading, progress)
+
+    def batches(self) -> Iterator[Batch]:
+        """Yield the events. Raises `UserError` trace-damaged or trace-unknown where there are none to read."""
+        text = self._after_header()
+        failures = 0
+        while True:
+            found = self._whole_events(text, _BORDERS_TRIED << failures)
+            if found is not None:
+                batch, text = found
+                failures = 0
+                yield batch
+            last = self._last_events(text)
+            if last is not None:
+                batch, text = last
+                yield batch
+                self._read_rest(text)
+                return
+            chunk = next((each for each in self._chunks if each), b"")
+            if not chunk:
+                yield from self._salvaged(text)
+                return
+            failures += found is None
+            text += chunk
+
+    def _after_header(self) -> bytes:
+        """Read up to the first event, and return what was read of the events."""
+        text = b""
+        for chunk in self._chunks:
+            text += chunk
+            if text.startswith(b"\xef\xbb\xbf"):
+                text = text[3:]
+            start = text.lstrip(_SPACE)[:1]
+            if start == b"[":
+                return text.lstrip(_SPACE)[1:]
+            if start not in (b"{", b""):
+                raise self._unknown("it is no JSON")
+            for place in _EVENTS.finditer(text):
+                about = _object(text[: place.start()].rstrip(_SPACE).rstrip(b",") + b"}")
+                if about is not None:
+                    self.reading.about.update(about)
+                    return text[place.end() :]
+            if len(text) > _MOST_HEADER:
+                raise self._unknown("it has no traceEvents")
+        if not text.strip(_SPACE):
+            raise damaged(self.reading.path, self.reading.cut or "it is empty")
+        if _object(text) is not None:
+            raise self._unknown("it is JSON, and has no traceEvents")
+        raise damaged(self.reading.path, self.reading.cut or "its JSON is cut off before the first event")
+
+    def _whole_events(self, text: bytes, most_tries: int) -> tuple[Batch, bytes] | None:
+        """Return the events up to the last border between two, and the text after it."""
+        at = len(text)
+        for _ in range(most_tries):
+            at = text.rfind(b"{", 0, at)
+            if at <= 0:
+                return None
+            before = text[max(0, at - 256) : at].rstrip(_SPACE)
+            if not before.endswith(b","):
+                continue
+            before = before[:-1].rstrip(_SPACE)
+            if not before.endswith(b"}"):
+                continue
+            batch = self._decoded(text[:at].rstrip(_SPACE)[:-1])
+            if batch is not None:
+                return batch, text[at:]
+        return None
+
+    def _last_events(self, text: bytes) -> tuple[Batch, bytes] | None:
+        """Return the events up to the array's end, and the text after it; None where that is not in the text."""
+        stripped = text.lstrip(_SPACE)
+        if stripped.startswith(b"]"):
+            batch = self._decoded(b"")
+            return None if batch is None else (batch, stripped[1:])
+        for place in _END.finditer(text):
+            batch = self._decoded(text[: place.start() + 1])
+            if batch is not None:
+                return batch, text[place.end() :]
+        return None
+
+    def _salvaged(self, text: bytes) -> Iterator[Batch]:
+        """Yield what is whole of a text that ends too early."""
+        self.reading.cut = self.reading.cut or "its JSON is cut off or damaged"
+        whole = self._decoded(text.rstrip(_SPACE).removesuffix(b","))
+        if whole is not None:
+            yield whole
+            return
+        found = self._whole_events(text, _BORDERS_TRIED << 4)
+        if found is not None:
+            yield found[0]
+
+    def _read_rest(self, text: bytes) -> None:
+        """Read what stands after the events, of which nothing is needed to go on."""
+        for chunk in self._chunks:
+            if len(text) < _MOST_HEADER:
+                text += chunk
+        self.reading.cut = ""  # all events were there
+        rest = text.strip(_SPACE).removeprefix(b",")
+        about = _object(b"{" + rest) if rest.strip(_SPACE) else None
+        self.reading.about.update(about or {})
+
+    def _decoded(self, events: bytes) -> Batch | None:
+        """Return the batch, None where the text is no run of whole events."""
+        array = b"[" + events + b"]"
+        try:
+            return self._decode(array)
+        except msgspec.DecodeError:
+            pass
+        mended = _mended(array)
+        if mended == array:
+            return None
+        try:
+            batch = self._decode(mended)
+        except msgspec.DecodeError:
+            return None
+        self.reading.num_mended += 1
+        return batch
+
+    def _unknown(self, why: str) -> UserError:
+        return UserError(
+            code="trace-unknown",
+            what=f"This is no trace of PyTorch's profiler: {why}.",
+            value=str(self.reading.path),
+            next_step="Give the file that torch.profiler's export_chrome_trace or tensorboard_trace_handler wrote.",
+        )
+
+
+def damaged(path: Path, why: str) -> UserError:
+    """Return the error for a file that cannot be read."""
+    return UserError(
+        code="trace-damaged",
+        what=f"The trace cannot be read: {why}.",
+        value=str(path),
+        next_step="Copy or export it again.",
+    )
+
+
+def _inflated(path: Path, reading: Reading, progress: Progress | None) -> Iterator[bytes]:
+    """Yield the file's text in chunks of bounded size, inflated where it is gzip."""
+    size = max(1, path.stat().st_size)
+    num_read = 0
+    with path.open("rb") as file:
+        data = file.read(_COMPRESSED)
+        gzip = _Gunzip() if data.startswith(_GZIP) else None
+        while data:
+            num_read += len(data)
+            if gzip is None:
+                yield data
+            else:
+                try:
+                    yield from gzip.inflated(data)
+                except zlib.error as error:
+                    reading.cut = f"its gzip stream is damaged ({error})"
+                    return
+            if progress is not None:
+                progress(num_read / size)
+            data = file.read(_CHUNK if gzip is None else _COMPRESSED)
+    if gzip is not None:
+        yield gzip.rest()
+        if not gzip.is_whole:
+            reading.cut = "its gzip stream is cut off"
+
+
+class _Gunzip:
+    """Inflates gzip, which may have several members, in chunks of bounded size."""
+
+    def __init__(self) -> None:
+        self._inflater = zlib.decompressobj(zlib.MAX_WBITS | 16)
+
+    def inflated(self, data: bytes) -> Iterator[bytes]:
+        """Yield what the data inflates to."""
+        while data:
+            if self._inflater.eof:
+                if not data.strip(b"\0"):
+                    return  # padding
+                self._inflater = zlib.decompressobj(zlib.MAX_WBITS | 16)
+            yield self._inflater.decompress(data, _CHUNK)
+            data = self._inflater.unused_data if self._inflater.eof else self._inflater.unconsumed_tail
+
+    def rest(self) -> bytes:
+        """Return what was held back."""
+        return b"" if self._inflater.eof else self._inflater.flush()
+
+    @property
+    def is_whole(self) -> bool:
+        """Whether the last member came to its end."""
+        return self._inflater.eof
+
+
+def _object(text: bytes) -> dict[str, object] | None:
+    for candidate in (text, _mended(text)):
+        try:
+            decoded = msgspec.json.decode(candidate)
+        except msgspec.DecodeError:
+            continue
+        return decoded if isinstance(decoded, dict) else None
+    return None
+
+
+def _mended(text: bytes) -> bytes:
+    """Return the text without what profilers write that is no JSON."""
+    text = _NOT_FINITE.sub(rb"\1null", text)
+    text = _CONTROLS.sub(b" ", text)
+    text = _LONE_BACKSLASH.sub(lambda match: match[0] if match[1] else rb"\\", text)
+    return text.decode("utf-8", "replace").encode()
