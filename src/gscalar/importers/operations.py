@@ -100,7 +100,7 @@ def _read_parquet(path: Path) -> Table:
         names = [name for name in (*COLUMNS, *_OPTIONAL) if name in file.schema_arrow.names]
         read = file.read(columns=names)
     except (pyarrow.ArrowException, OSError) as error:
-        raise _damaged(path, str(error).splitlines()[0]) from error
+        raise _damaged(path, str(error).splitlines()[0].rstrip(".")) from error
     table: Table = {}
     for name in names:
         column = read[name].combine_chunks()

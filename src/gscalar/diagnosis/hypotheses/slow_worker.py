@@ -65,7 +65,7 @@ def examine(seen: Seen) -> Hypothesis:
     )
     if seen.worst_workers_share is not None and seen.worst_workers_share >= LEAST_EXPLAINED:
         supporting.append(
-            f"M_W: the worst 3 % of the workers explain {percent(seen.worst_workers_share)} of the slow-down"
+            f"M_W: the worst 3 % of the workers explain {percent(min(1.0, seen.worst_workers_share))} of the slow-down"
         )
     against = []
     if seen.work is None:
