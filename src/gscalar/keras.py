@@ -28,6 +28,19 @@ def callback(run: Run | None = None) -> Any:
     return make_callback(opened)
 
 
+def _uncalled(model: Any) -> None:
+    raise UserError(
+        code="callback-not-called",
+        what="Keras was given the function gscalar.keras.callback as a callback, and not what it returns.",
+        value=getattr(model, "name", None),
+        next_step="Put parentheses after it: callbacks=[gscalar.keras.callback()].",
+    )
+
+
+# What Keras asks of a callback first: without these it fails by a function that has no such attribute.
+callback.__dict__.update(set_model=_uncalled, async_safe=True)
+
+
 def arrays(*values: Any, batch_size: int = 32, shuffle: bool = True) -> Any:
     """Return samples in memory as data for `run.batches`: a batch is a tuple of tensors, one for each value.
 

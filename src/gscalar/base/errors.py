@@ -54,6 +54,7 @@ CODES: Final[dict[str, str]] = {
     "train-step-unknown": "A Keras model's own train_step does not move its compiled optimizer exactly once.",
     "fit-unknown": "A callback was not begun by the trainer that it is for.",
     "callback-twice": "A trainer was given two callbacks of a run.",
+    "callback-not-called": "A trainer was given the function that makes a callback, and not what it returns.",
     "second-training": "A run that has followed one trainer's training was given another.",
     "trainer-world": "A trainer trains in another number of processes than were launched.",
     "package-missing": "A package that the script asked for is not installed.",

@@ -37,6 +37,7 @@ from gscalar.runtime.finite import nonfinite_loss
 from gscalar.runtime.framework import Group, Update
 from gscalar.runtime.opening import declare
 from gscalar.runtime.recording import Recording
+from gscalar.runtime.saving import BEGINS_ANEW
 from gscalar.runtime.stepping import Agreement, OwnPart, StepResult
 from gscalar.runtime.worker import Worker
 from gscalar.state.checkpoints import find_loadable, read_values
@@ -355,7 +356,7 @@ class Follower:
             if found is not None:
                 text = "The trainer was not given the checkpoint that was found: this attempt begins anew."
             else:
-                text = "No checkpoint was there to go on from: this attempt begins anew."
+                text = BEGINS_ANEW
             if self.rank == 0 and (worker.opened.attempt > 0 or found is not None):
                 worker.recording.note(text, "begins-anew")
             return False

@@ -58,13 +58,19 @@ class Gang:
                 code="one-worker",
                 what=f"Parameter servers need at least {needed} processes: a chief, a worker, and the servers.",
                 value=f"{world} process{'es' if world > 1 else ''}",
-                next_step="Start it with: gscalar run --workers 2 --set plan.sync.kind=parameter_servers -- python ...",
+                next_step=(
+                    "Start it with `gscalar run --workers 2 --set plan.sync.kind=parameter_servers -- python "
+                    "train.py`, with your script's name."
+                ),
             )
         return UserError(
             code="one-worker",
             what="A strategy was asked for, and there is one worker: nothing can be distributed.",
             value="workers=1",
-            next_step="Start it with gscalar run --workers 2, or ask only where run.world > 1.",
+            next_step=(
+                "Start it with `gscalar run --workers 2 -- python train.py`, with your script's name, or call "
+                "distribute() only where run.world > 1."
+            ),
         )
 
     @property

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from typing import Any
+from typing import Any, Final
 
 import msgspec
 
@@ -12,6 +12,11 @@ from gscalar.runtime.checkpointing import Checkpointer
 from gscalar.runtime.framework import Group, Tools, Trainee
 from gscalar.runtime.recording import Recording
 from gscalar.runtime.state import RunState
+
+BEGINS_ANEW: Final = (
+    "No checkpoint was there to go on from: this attempt begins anew. With --set checkpoint.every_steps=N one is "
+    "written every N steps."
+)
 
 
 class Saving:
@@ -38,8 +43,11 @@ class Saving:
         self._restored_ranks: list[bytes] = []
         self._random_ready = False
 
-    def restore(self, state: RunState) -> None:
-        """Put the newest checkpoint that loads into the trainee and the state; none is a fresh start."""
+    def restore(self, state: RunState, *, again: bool = False) -> None:
+        """Put the newest checkpoint that loads into the trainee and the state; none is a fresh start.
+
+        That is noted where this is not the run's first attempt (`again`).
+        """
         name = ""
         if self._rank == 0:
             found, damaged = self.checkpointer.newest()
@@ -50,6 +58,8 @@ class Saving:
         # Rank 0 alone chooses: ranks that read the folder at different times could differ.
         name = self._group.broadcast(name.encode()).decode()
         if not name:
+            if again and self._rank == 0:
+                self._recording.note(BEGINS_ANEW, "begins-anew")
             return
         restored = self.checkpointer.load(name)
         self._trainee.restore(restored.snapshot)

@@ -123,9 +123,7 @@ class Run:
         engine.expect(None)
         checkpointer = self._worker.checkpointer()
         saving = Saving(checkpointer, trainee, group, tools, recording, rank=self.rank, world=self.world)
-        saving.restore(self.state)
-        if self._opened.attempt > 0 and self.state.step == 0:
-            recording.note("No checkpoint was there to go on from: this attempt begins anew.", "begins-anew")
+        saving.restore(self.state, again=self._opened.attempt > 0)
         tools.watch_compilation(lambda: recording.beat("compile", now=True))
         tools.watch_collectives(trainee, self._timing.ledger)
         self._training = _Training(trainee, group, engine, saving)

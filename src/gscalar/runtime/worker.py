@@ -90,7 +90,10 @@ class Worker:
                 code="not-distributed",
                 what="The plan trains with parameter servers, and the script has not asked for its part in that.",
                 value=f"plan.sync.kind={self.spec.plan.sync.kind}",
-                next_step="Call strategy = gscalar.keras.distribute() first, or set plan.sync.kind=allreduce.",
+                next_step=(
+                    "Set plan.sync.kind=allreduce. Parameter servers are TensorFlow's: for a loop of your own, or "
+                    "tf_keras's model.fit, in the scope of strategy = gscalar.keras.distribute(), called first."
+                ),
             )
 
     @property

@@ -34,6 +34,18 @@ class OneCheckpoint:
         return self.restored
 
 
+class NoCheckpoint(OneCheckpoint):
+    """A store without any checkpoint, as all ranks agree."""
+
+    def newest(self) -> tuple[None, list[Any]]:  # type: ignore[override]
+        return None, []
+
+
+class Silent:
+    def broadcast(self, payload: bytes) -> bytes:
+        return b""
+
+
 class Alone:
     def broadcast(self, payload: bytes) -> bytes:
         return payload or b"c"
@@ -50,6 +62,7 @@ class Heard:
     seed_given: int | None = None
     restored: list[Snapshot] = field(default_factory=list)
     events: list[Any] = field(default_factory=list)
+    notes: list[tuple[str, str]] = field(default_factory=list)
 
     def set_random_state(self, blob: bytes) -> None:
         self.random = blob
@@ -62,6 +75,9 @@ class Heard:
 
     def emit(self, event: Any) -> None:
         self.events.append(event)
+
+    def note(self, text: str, code: str) -> None:
+        self.notes.append((code, text))
 
 
 def begin(before: int, world: int, rank: int) -> tuple[Heard, RunState]:
@@ -91,6 +107,25 @@ def test_what_a_rank_begins_with(sentence: str) -> None:
         assert (heard.random, heard.seed_given) == (None, mixed_seed(5, place[2], 9))
     else:
         assert (heard.random, heard.seed_given) == (f"random {random_of}".encode(), None)
+
+
+# (rank, again) -> whether it says that nothing was there
+ANEW: dict[str, tuple[tuple[int, bool], bool]] = {
+    "a first attempt says nothing": ((0, False), False),
+    "the first rank of a second attempt says it for all": ((0, True), True),
+    "another rank of it leaves that to the first": ((1, True), False),
+}
+
+
+@pytest.mark.parametrize("sentence", ANEW)
+def test_an_attempt_without_a_checkpoint_is_noted_with_its_remedy(sentence: str) -> None:
+    (rank, again), want = ANEW[sentence]
+    heard = Heard()
+    saving = Saving(NoCheckpoint(1), heard, Silent(), heard, heard, rank=rank, world=2)  # type: ignore[arg-type]
+    saving.restore(RunState(), again=again)
+    assert [code for code, _ in heard.notes] == (["begins-anew"] if want else [])
+    assert all("--set checkpoint.every_steps=N" in text for _, text in heard.notes)
+    assert (heard.restored, heard.events) == ([], [])
 
 
 def test_new_ranks_of_all_steps_draw_differently() -> None:

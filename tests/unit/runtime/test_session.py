@@ -215,6 +215,7 @@ def test_parameter_servers_need_a_script_that_takes_its_part(begin: Begin) -> No
     with pytest.raises(ScalarError) as caught:
         begin(plan={"sync": {"kind": "parameter_servers"}})
     assert caught.value.code == "not-distributed"
+    assert caught.value.next_step.startswith("Set plan.sync.kind=allreduce.")
     assert "gscalar.keras.distribute()" in caught.value.next_step
 
 
@@ -227,6 +228,11 @@ def test_models_and_optimizers_are_prepared_once_and_data_as_often_as_wanted(beg
 
 
 # ---- checkpoints and resume -----------------------------------------------------------------------
+
+
+def test_a_run_that_goes_on_without_a_checkpoint_says_so(begin: Begin) -> None:
+    begin("lost").run.finish()
+    assert [note.code for note in begin("lost").events(events.Note, attempt=1)] == ["begins-anew"]
 
 
 def resumed(begin: Begin, stop_at: int, **plan: Any) -> Trained:

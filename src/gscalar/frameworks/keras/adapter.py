@@ -31,6 +31,7 @@ class KerasFramework:
 
     def __init__(self) -> None:
         self._group: HostGroup | None = None
+        self.when_adopted: Callable[[Any], None] = lambda model: None
 
     def connect(self, launch: Launch, timeout_s: float) -> Group:
         """Return the group of this launch."""
@@ -51,6 +52,7 @@ class KerasFramework:
         if launch.world > 1:
             trainee.take_from_first(launch.rank)
         model = trainee.model
+        self.when_adopted(model)
         facts = {
             "framework": f"{flavor.name} {flavor.version()}",
             "backend": backend_version(),

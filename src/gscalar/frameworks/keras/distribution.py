@@ -26,6 +26,7 @@ import tensorflow as tf
 from gscalar.base.errors import UserError
 from gscalar.frameworks.keras.adapter import KerasFramework
 from gscalar.frameworks.keras.steps_ahead import StepsAhead
+from gscalar.frameworks.keras.under_strategy import explain, note_outside, refuse_fit
 from gscalar.model.roles import Role
 from gscalar.runtime.driving import Driver
 from gscalar.runtime.gang import Gang
@@ -45,7 +46,8 @@ def strategy_of(run: Run) -> Any:
             what="A strategy must be asked for once, and before TensorFlow makes its first tensor.",
             next_step="Call gscalar.keras.distribute() right after gscalar.init(...).",
         )
-    gang.use(KerasFramework())
+    framework = KerasFramework()
+    gang.use(framework)
     with socket.socket() as asking:
         asking.bind(("", 0))
         addresses = gang.meet(asking.getsockname()[1])
@@ -55,7 +57,7 @@ def strategy_of(run: Run) -> Any:
         gang.explain_by(lambda error: explain(run, error))
         strategy = tf.distribute.MultiWorkerMirroredStrategy()
         gang.take_signals_back()  # TensorFlow's runtime takes SIGTERM for itself when a cluster begins
-        return strategy
+        return _watched(run, framework, strategy)
     resolver = tf.distribute.cluster_resolver.TFConfigClusterResolver()
     if place.role is not Role.CHIEF:
         server = tf.distribute.Server(
@@ -66,16 +68,13 @@ def strategy_of(run: Run) -> Any:
         gang.serve()
     servers = tf.distribute.ParameterServerStrategy(resolver)
     gang.take_signals_back()
-    return servers
+    return _watched(run, framework, servers)
 
 
-def explain(run: Run, error: BaseException) -> None:
-    """Say what a fit of Keras 3 under a strategy of several workers fails by: it comes before any callback."""
-    if isinstance(error, ValueError) and "PerReplica" in str(error):
-        run.note(
-            "Keras 3's model.fit does not work under a strategy of several workers. Build the model outside "
-            "strategy.scope(): with gscalar.keras.callback() the workers exchange gradients anyway."
-        )
+def _watched(run: Run, framework: KerasFramework, strategy: Any) -> Any:
+    refuse_fit(strategy)
+    framework.when_adopted = lambda model: note_outside(run, strategy, model.trainable_variables)
+    return strategy
 
 
 def _has_begun() -> bool:

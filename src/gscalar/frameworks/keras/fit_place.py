@@ -11,6 +11,7 @@ from typing import Any, Final
 import numpy as np
 
 from gscalar.base.errors import UserError
+from gscalar.frameworks.keras.flavors import choose
 from gscalar.frameworks.keras.trainee import KerasTrainee
 from gscalar.runtime.driving import Driver
 from gscalar.runtime.session import Run
@@ -23,10 +24,10 @@ def adopt(run: Run, driver: Driver, model: Any) -> KerasTrainee:
     """Return what the run trains: this model, which is prepared where the script has not done so.
 
     Raises:
-        UserError: `prepare-twice`.
+        UserError: `prepare-twice`, `not-distributed`.
     """
     if driver.trainee is None:
-        run.prepare(model)
+        _prepare(run, model)
     trainee = driver.trainee
     assert isinstance(trainee, KerasTrainee)
     if trainee.model is not model:
@@ -37,6 +38,31 @@ def adopt(run: Run, driver: Driver, model: Any) -> KerasTrainee:
             next_step="Train each model in a run of its own.",
         )
     return trainee
+
+
+def _prepare(run: Run, model: Any) -> None:
+    try:
+        run.prepare(model)
+    except UserError as error:
+        if error.code != "not-distributed":
+            raise
+        # The general advice is for loops too.
+        raise UserError(
+            code=error.code, what=error.what, value=error.value, next_step=servers_advice(choose([model]).name)
+        ) from None
+
+
+def servers_advice(package: str) -> str:
+    """Return what to do about a `fit` of this Keras package in a job with parameter servers."""
+    if package == "tf_keras":
+        return (
+            "Call strategy = gscalar.keras.distribute() right after gscalar.init and build and compile the model in "
+            "strategy.scope(), or set plan.sync.kind=allreduce."
+        )
+    return (
+        "Set plan.sync.kind=allreduce: Keras 3's model.fit does not work with parameter servers. tf_keras's does "
+        "(TF_USE_LEGACY_KERAS=1), in the scope of gscalar.keras.distribute()."
+    )
 
 
 class FitPlace:

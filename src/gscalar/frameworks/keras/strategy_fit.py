@@ -22,6 +22,7 @@ from gscalar.frameworks.keras.fit_place import FitPlace, adopt
 from gscalar.frameworks.keras.flavors import choose, is_default
 from gscalar.frameworks.keras.sources import kind_of
 from gscalar.frameworks.keras.steps_ahead import StepsAhead
+from gscalar.frameworks.keras.under_strategy import unsupported
 from gscalar.runtime.driving import Driver
 from gscalar.runtime.session import Run
 
@@ -39,12 +40,7 @@ def strategy_over(model: Any, world: int) -> Any:
     if choose([model]).name == "keras":
         if world == 1 and num_workers == 1 and strategy.num_replicas_in_sync == 1:
             return None
-        raise UserError(
-            code="strategy-unsupported",
-            what="Keras 3's model.fit does not work under this strategy of tf.distribute.",
-            value=type(strategy).__name__,
-            next_step="Build the model outside strategy.scope(): with the callback workers exchange gradients.",
-        )
+        raise unsupported(strategy)
     if world > 1 and num_workers != world:
         raise UserError(
             code="strategy-unsupported",

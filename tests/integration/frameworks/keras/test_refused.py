@@ -119,7 +119,7 @@ def test_a_strategy_for_one_worker(run: Any) -> None:
     with pytest.raises(gscalar.UserError) as caught:
         gscalar.keras.distribute(run)
     assert caught.value.code == "one-worker"
-    assert "gscalar run --workers 2" in caught.value.next_step
+    assert "`gscalar run --workers 2 -- python train.py`" in caught.value.next_step
 
 
 def test_a_strategy_without_tensorflow(run: Any, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -136,7 +136,7 @@ def test_a_strategy_without_tensorflow(run: Any, monkeypatch: pytest.MonkeyPatch
 
 
 def test_what_keras_says_of_a_fit_under_a_strategy_is_explained(run: Any) -> None:
-    from gscalar.frameworks.keras.distribution import explain
+    from gscalar.frameworks.keras.under_strategy import explain
 
     said: list[str] = []
     run.note = said.append
@@ -144,6 +144,101 @@ def test_what_keras_says_of_a_fit_under_a_strategy_is_explained(run: Any) -> Non
     explain(run, ValueError("something else"))
     (text,) = said
     assert "outside strategy.scope()" in text
+
+
+def test_a_fit_under_a_strategy_of_distribute_is_refused_before_keras_looks_at_its_data(run: Any) -> None:
+    import keras
+    import tensorflow as tf
+
+    from gscalar.frameworks.keras.under_strategy import refuse_fit
+
+    class Called(keras.callbacks.Callback):  # type: ignore[misc]
+        def set_model(self, model: Any) -> None:
+            raise AssertionError("too late: Keras has built the model by then")
+
+    strategy = tf.distribute.OneDeviceStrategy("cpu:0")
+    refuse_fit(strategy)
+    with strategy.scope():
+        model = dense()
+    assert refused(model, run, X, Y, callbacks=[Called()]) == "strategy-unsupported"
+    assert model.predict(X, verbose=0).shape == (20, 1), "what works is left alone"
+    assert next(iter(strategy.experimental_distribute_dataset(tf.data.Dataset.range(3)))).numpy() == 0
+
+
+@pytest.mark.parametrize(
+    ("class_of_tensorflow", "name", "has_servers"),
+    [
+        ("CollectiveAllReduceStrategy", "MultiWorkerMirroredStrategy", False),
+        ("ParameterServerStrategyV2", "ParameterServerStrategy", True),
+        ("MirroredStrategy", "MirroredStrategy", False),
+    ],
+)
+def test_the_refusal_of_a_fit_names_the_remedy_for_its_strategy(
+    class_of_tensorflow: str, name: str, has_servers: bool
+) -> None:
+    from gscalar.frameworks.keras.under_strategy import unsupported
+
+    told = unsupported(type(class_of_tensorflow, (), {})())
+    assert told.value == name
+    assert "outside strategy.scope()" in told.next_step
+    assert "tf_keras" in told.next_step
+    assert ("plan.sync.kind=allreduce" in told.next_step) is has_servers
+    assert ("async_steps" in told.next_step) is has_servers
+
+
+def test_a_model_outside_the_scope_of_its_strategy_is_noted_by_the_first_rank(run: Any) -> None:
+    import tensorflow as tf
+
+    from gscalar.frameworks.keras.under_strategy import note_outside
+
+    said: list[str] = []
+    run.note = said.append
+    strategy = tf.distribute.MirroredStrategy(["cpu:0"])
+    with strategy.scope():
+        inside = dense()
+    note_outside(run, strategy, inside.trainable_variables)
+    assert said == []
+    outside = dense().trainable_variables
+    note_outside(run, strategy, [*inside.trainable_variables, outside[0]])
+    run.rank = 1
+    note_outside(run, strategy, outside)
+    (text,) = said
+    assert "with strategy.scope()" in text
+
+
+def test_a_fit_of_a_job_with_parameter_servers_is_not_sent_where_it_cannot_work(home: Path) -> None:
+    import tf_keras
+
+    import gscalar
+    import gscalar.keras
+
+    legacy = tf_keras.Sequential([tf_keras.layers.Dense(1)])
+    legacy.compile("sgd", "mse")
+    advice = []
+    for model in (dense(), legacy):
+        run = gscalar.init(project="servers", home=home, plan={"sync": {"kind": "parameter_servers"}})
+        with pytest.raises(gscalar.UserError) as caught:
+            model.fit(X, Y, verbose=0, callbacks=[gscalar.keras.callback(run)])
+        run.finish()
+        assert caught.value.code == "not-distributed"
+        advice.append(caught.value.next_step)
+    assert advice[0].startswith("Set plan.sync.kind=allreduce: Keras 3's")
+    assert advice[1].startswith("Call strategy = gscalar.keras.distribute()")
+
+
+def test_a_callback_without_its_parentheses(run: Any) -> None:
+    import tf_keras
+
+    import gscalar
+    import gscalar.keras
+
+    legacy = tf_keras.Sequential([tf_keras.layers.Dense(1)])
+    legacy.compile("sgd", "mse")
+    for model in (dense(), legacy):
+        with pytest.raises(gscalar.UserError) as caught:
+            model.fit(X, Y, verbose=0, callbacks=[gscalar.keras.callback])
+        assert caught.value.code == "callback-not-called"
+        assert "gscalar.keras.callback()" in caught.value.next_step
 
 
 @pytest.mark.parametrize("plan", [{"clip_norm": 1.0}, {"accumulate": 2}, {"schedule": {"kind": "linear"}}])

@@ -21,6 +21,7 @@ def test_mirrored_workers_train_as_one_with_the_doubled_batch_also_through_a_han
     both = train("both", script=mirrored, workers=2, BATCH="32")
     assert alone.code == both.code == 0, alone.output + both.output
     assert alone.shown["steps"] == both.shown["steps"] == 24
+    assert "strategy of gscalar.keras.distribute()" not in both.output, "its scope was entered"
     assert max(float(np.abs(a - b).max()) for a, b in zip(alone.weights, both.weights, strict=True)) < 1e-6
     # TensorFlow's own collectives wait for a stopped process for ever.
     stopped = train("stood", script=mirrored, workers=2, hang_after_s=6, BATCH="32", SIGSTOP="13:1", SIGTERM="19:1")
@@ -51,6 +52,7 @@ def test_parameter_servers_end_with_their_chief_are_restarted_and_resumed(train:
     resumed = train("asynchronous", resume=True, **settings)
     assert resumed.code == 0, resumed.output
     assert resumed.shown["steps"] == 60
+    assert "strategy of gscalar.keras.distribute()" not in resumed.output, "its scope was entered"
     assert resumed.shown["attempts"][2]["from_step"] >= 40
     assert resumed.shown["metrics"]["train/loss"]["last"] < 0.5 * resumed.shown["metrics"]["train/loss"]["max"]
 

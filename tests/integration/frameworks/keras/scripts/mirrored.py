@@ -45,6 +45,14 @@ for batch in run.batches(data, epochs=3):
         if os.environ.get(name) == f"{run.state.step}:{run.rank}" and not mark.exists():
             mark.touch()
             os.kill(os.getpid(), signal.Signals[name])
+if run.world > 1:  # at its end: a refusal leaves no trace in the model
+    model.compile("sgd", "mse")
+    try:
+        model.fit(x, y, verbose=0, callbacks=[gscalar.keras.callback()])
+    except gscalar.UserError as error:
+        assert error.code == "strategy-unsupported", error  # noqa: PT017 - no pytest here
+    else:
+        raise AssertionError("Keras 3's fit works under this strategy")
 run.finish()
 if run.rank == 0:
     np.savez(OUT, *model.get_weights())

@@ -40,6 +40,13 @@ with strategy.scope():
     counter = tf.Variable(0, dtype=tf.int64)
     optimizer = keras.optimizers.SGD(0.02)
     run.prepare(model, optimizer)
+    model.compile("sgd", "mse")
+try:
+    model.fit(tf.data.Dataset.from_tensors((x, y)), verbose=0, callbacks=[gscalar.keras.callback()])
+except gscalar.UserError as error:
+    assert error.code == "strategy-unsupported", error  # noqa: PT017 - no pytest here
+else:
+    raise AssertionError("Keras 3's fit works with parameter servers")
 counter.assign(run.state.step)  # every step adds one, and none is in a checkpoint that is not counted
 
 
