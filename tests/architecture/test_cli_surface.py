@@ -18,7 +18,7 @@ from gscalar.cli.main import cli
 ROOT = Path(__file__).resolve().parents[2]
 FROZEN = Path(__file__).with_name("cli_surface.txt")
 # Verbs that only read, each of which has --json.
-READS = ("runs", "show", "metrics", "compare", "diagnose", "whatif", "logs", "doctor")
+READS = ("runs", "show", "metrics", "compare", "diagnose", "whatif", "scaling", "logs", "doctor")
 
 
 def surface(command: click.Command, name: str = "gscalar") -> Iterator[str]:

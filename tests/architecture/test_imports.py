@@ -89,6 +89,7 @@ BENCHMARKED_PARTS = {
     "benchmarks/reading_commands.py": ("gscalar.control.", "gscalar.state.", "gscalar.testing."),
     "benchmarks/host_group.py": ("gscalar.runtime.",),
     "benchmarks/replay_speed.py": ("gscalar.importers.", "gscalar.model.", "gscalar.prediction", "gscalar.testing."),
+    "benchmarks/scaling_fit.py": ("gscalar.prediction.",),
     "benchmarks/step_overhead.py": ("gscalar.model.", "gscalar.observation.", "gscalar.runtime.", "gscalar.state."),
 }
 

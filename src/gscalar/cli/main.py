@@ -29,6 +29,7 @@ VERBS: Final[dict[str, str]] = {
     "compare": "Compare runs: configuration, metrics, where the time went, the first step that differs.",
     "diagnose": "Say what holds a training back, of a run or of traces, and what each fix is worth.",
     "whatif": "Predict the step with some fixes, more workers, another link or batch.",
+    "scaling": "Predict a run's step, speed and efficiency on other numbers of workers.",
     "logs": "Print what a run's workers wrote.",
     "tag": "Set or remove tags of a run.",
     "delete": "Delete a run and free its disk.",

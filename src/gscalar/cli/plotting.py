@@ -57,7 +57,7 @@ class Plot:
 
     title: str
     lines: Sequence[PlotLine]
-    axis: str  # step | time | relative
+    axis: str  # step | time | relative | workers (positions are their logarithm to base 2)
     log: bool = False
     width: int = 80
     height: int = 16
@@ -251,6 +251,9 @@ def x_ticks(axis: str, low: float, high: float, most: int) -> tuple[list[float],
     if axis == "step":
         ticks = [each for each in nice_ticks(low, high, most) if each == round(each)]
         return ticks, [step_text(each) for each in ticks], ""
+    if axis == "workers":
+        ticks = [each for each in nice_ticks(low, high, most) if each == round(each)]
+        return ticks, [f"{2**each:.0f}" for each in ticks], ""
     if axis == "relative" and high - low < _LONG_S:
         ticks = nice_ticks(low, high, most)
         return ticks, tick_labels(ticks), "s"

@@ -114,6 +114,11 @@ def test_steps_have_no_ticks_between_them() -> None:
     assert (ticks, labels) == ([0, 1, 2], ["0", "1", "2"])
 
 
+def test_workers_are_powers_of_two_of_their_positions() -> None:
+    assert x_ticks("workers", 0, 4, 5)[:2] == ([0, 1, 2, 3, 4], ["1", "2", "4", "8", "16"])
+    assert x_ticks("workers", 3, 12, 5)[1][-1] == "4096"
+
+
 def test_relative_time_has_the_unit_that_fits() -> None:
     assert x_ticks("relative", 0, 7200, 4)[1:] == (["0", "1", "2"], "h")
     assert x_ticks("relative", 0, 90, 4)[2] == "s"
