@@ -164,10 +164,10 @@ class Collectives:
     def transfer_s(self) -> Floats:
         """Seconds from the last rank's start, `(num_steps, num_collectives)`.
 
-        The shortest of all ranks, which needs no common clock (TraceLens).
+        The shortest of all ranks, which needs no common clock (TraceLens). NaN where no rank has it.
         """
         took: Floats = np.nanmin(self.end_s - self.start_s, axis=0, initial=np.inf)
-        return np.maximum(took, 0.0)
+        return np.where(np.isinf(took), np.nan, np.maximum(took, 0.0))
 
     @property
     def wait_s(self) -> Floats:
