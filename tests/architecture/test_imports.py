@@ -90,6 +90,7 @@ BENCHMARKED_PARTS = {
     "benchmarks/host_group.py": ("gscalar.runtime.",),
     "benchmarks/replay_speed.py": ("gscalar.importers.", "gscalar.model.", "gscalar.prediction", "gscalar.testing."),
     "benchmarks/scaling_fit.py": ("gscalar.prediction.",),
+    "benchmarks/loader.py": ("gscalar.prediction.",),
     "benchmarks/step_overhead.py": ("gscalar.model.", "gscalar.observation.", "gscalar.runtime.", "gscalar.state."),
 }
 

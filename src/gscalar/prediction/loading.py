@@ -80,8 +80,9 @@ def predict_loader(
         raise ValueError(f"a prediction is of at least one loader process, not {num_workers_then}")
     notes: list[str] = []
     rest_s: Floats = np.maximum(step_s - exposed_wait_s, 0.0)
-    if num_workers_now > 0:  # both are paid already, and in the work that shows itself
-        passed_s, residue_s, deviation = np.zeros_like(rest_s), np.zeros_like(rest_s), 0.0
+    if num_workers_now > 0:  # paid already: what it takes to get a batch is in the wait, the others are in the rest
+        deviation = math.hypot(constants.spread, constants.elsewhere)
+        passed_s, residue_s = np.zeros_like(rest_s), np.minimum(exposed_wait_s, constants.queue_s)
     else:
         passed_s, deviation = _passed(work_s, exposed_wait_s, copy_s, batch_bytes, constants, notes)
         residue_s = passed_s + constants.copy_growth * _known(copy_s, 0.0)
