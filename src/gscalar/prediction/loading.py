@@ -44,8 +44,9 @@ class LoaderConstants:
     elsewhere: float = 0.4  # beside it for another machine: passes of one core differ by a factor of 2 either way
 
 
-# `benchmarks/loader.py` on December 1, 2026: AMD EPYC (Zen 4) with 2 cores of a virtual machine, Linux 6, torch 2.13.
-MEASURED: Final = LoaderConstants(pass_s_per_byte=2.0e-10, queue_s=1.0e-3, copy_growth=0.75, spread=0.15)
+# `benchmarks/loader.py` on December 1, 2026, batches of 2.4 to 19 MB, one and two loaders: two otherwise idle cores of
+# an AMD EPYC (Zen 4) in a virtual machine, torch 2.13 on CPU.
+MEASURED: Final = LoaderConstants(pass_s_per_byte=2.0e-10, queue_s=1.1e-3, copy_growth=0.9, spread=0.05)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
