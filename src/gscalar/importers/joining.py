@@ -184,6 +184,8 @@ class _Table:
     def timeline(self, world: int, matched: Matched, unknown: dict[Signal, str], notes: Sequence[str]) -> StepTimeline:
         """Return the timeline."""
         first = self._traces[0].path
+        devices = tuple(use for at, trace in enumerate(self._traces) for use in device_uses(trace, at))
+        # Last: the spans of a large trace take most of the memory.
         spans, names = self._spans(matched)
         return StepTimeline(
             source="kineto",
@@ -197,7 +199,7 @@ class _Table:
             names=names,
             world=world,
             collectives=self._collectives(matched),
-            devices=tuple(use for at, trace in enumerate(self._traces) for use in device_uses(trace, at)),
+            devices=devices,
             loading=self._loading(),
             unknown=unknown,
             unmatched=tuple(sorted({name for trace in self._traces for name in trace.unmatched})),
@@ -280,7 +282,7 @@ class _Table:
                 of_exchange = is_device != trace.on_host
                 parts.append(
                     {
-                        "rank": np.full(num, at),
+                        "rank": np.broadcast_to(np.int64(at), num),
                         "step": place_of[step_of(trace, columns.start_s)],
                         "lane": _LANE_OF[columns.activity],
                         "activity": columns.activity,
@@ -288,17 +290,24 @@ class _Table:
                         "start_s": columns.start_s + clock.shift_s,
                         "end_s": columns.end_s + clock.shift_s,
                         "num_bytes": columns.num_bytes,
-                        "group": group if of_exchange else np.full(num, NONE),
-                        "sequence": sequence if of_exchange else np.full(num, NONE),
-                        "device": trace.operations.device if is_device else np.full(num, NONE),
+                        "group": group if of_exchange else np.broadcast_to(np.int64(NONE), num),
+                        "sequence": sequence if of_exchange else np.broadcast_to(np.int64(NONE), num),
+                        "device": trace.operations.device if is_device else np.broadcast_to(np.int64(NONE), num),
                     }
                 )
-        columns_of_all = {key: np.concatenate([part[key] for part in parts]) for key in parts[0]}
-        return Spans.of(len(columns_of_all["start_s"]), **columns_of_all), tuple(names)
+        order = np.lexsort(tuple(np.concatenate([part[key] for part in parts]) for key in ("start_s", "rank")))
+        # One column after the other, each released from the parts: of a large trace they are most of the memory.
+        columns_of_all = {key: np.concatenate([part.pop(key) for part in parts])[order] for key in tuple(parts[0])}
+        not_known = np.broadcast_to(np.int64(NONE), len(order))
+        spans = Spans(**columns_of_all, micro=not_known, chunk=not_known)
+        return spans, tuple(names)
 
     def _meeting_columns(self, at: int, trace: RankTrace, matched: Matched) -> tuple[Ints, Ints]:
         """Return the group of each operation (or span of the host) that all ranks met for, and its number in it."""
-        num = len(trace.host_spans) if trace.on_host else len(trace.operations)
+        num = len(trace.host_spans if trace.on_host else trace.operations)
+        if not matched.meetings:
+            nothing = np.broadcast_to(np.int64(NONE), num)
+            return nothing, nothing
         group, sequence = np.full(num, NONE), np.full(num, NONE)
         groups, counts = self._group_numbers(matched), dict.fromkeys((each.group for each in matched.meetings), 0)
         for each in matched.meetings:

@@ -11,6 +11,7 @@ kernel of a CUDA graph was issued is where the graph was.
 from __future__ import annotations
 
 import re
+from array import array
 from pathlib import Path
 from typing import Final
 
@@ -92,14 +93,14 @@ class _Assembly:
         named = _FILE_RANK.search(self._reading.path.name)
         if rank == NONE and named:
             rank = int(named[1])
-        groups = {**_groups(info), **self._seen.groups}
+        groups = {**self._seen.groups, **_groups(info)}
         names = tuple(self._seen.names)
         return RankTrace(
             path=self._reading.path,
             rank=rank,
             world=world,
             is_rank_declared=declared,
-            origin_ns=_whole(about.get("baseTimeNanoseconds"), 0) + round(self._origin_us * 1000),
+            origin_ns=_whole(about.get("baseTimeNanoseconds"), 0) + _nanoseconds(self._origin_us),
             operations=operations,
             host_spans=host_spans,
             exchanges=exchanges,
@@ -124,15 +125,12 @@ class _Assembly:
         seen = self._seen
         start, duration = _floats(seen.start), _floats(seen.duration)
         lane, name, correlation = _ints(seen.lane), _ints(seen.name), _ints(seen.correlation)
-        activity = np.frombuffer(seen.activity, np.int8).astype(np.int64) if seen.activity else np.empty(0, np.int64)
+        activity = np.array(seen.activity, np.int64)
         said = dict(seen.exchanges)
         self._add_announced(said, activity)
         self._add_annotated(said, activity, start, lane)
-        order = np.lexsort((correlation, name, lane, duration, start))
-        keys = (start[order], duration[order], lane[order], name[order], correlation[order])
-        again = np.all([key[1:] == key[:-1] for key in keys], axis=0) if len(order) else np.empty(0, bool)
-        self._count(int(np.count_nonzero(again)), "operations are in the file twice, and count once")
-        order = order[np.r_[True, ~again]] if len(order) else order
+        order = _without_repeated(start, duration, lane, name, correlation)
+        self._count(len(start) - len(order), "operations are in the file twice, and count once")
         begin = self._seconds(start[order])
         operations = Operations(
             start_s=begin, end_s=begin + duration[order] * _US, launch_s=self._launches(correlation[order]),
@@ -281,13 +279,31 @@ def _groups(info: dict[object, object]) -> dict[str, ProcessGroup]:
     return groups
 
 
+def _nanoseconds(microseconds: float) -> int:
+    """Return whole nanoseconds: their product is too large for a float since 1970."""
+    whole = round(microseconds)
+    return whole * 1000 + round((microseconds - whole) * 1000)
+
+
 def _whole(value: object, otherwise: int) -> int:
     return value if isinstance(value, int) else otherwise
 
 
-def _floats(column: object) -> Floats:
-    return np.array(column, np.float64)
+def _without_repeated(start: Floats, *others: Floats | Ints) -> Ints:
+    """Return the order by start of all that differ from one another in some column."""
+    order: Ints = np.argsort(start, kind="stable")
+    if not np.any(np.diff(start[order]) == 0):
+        return order
+    order = np.lexsort((*others[::-1], start))
+    is_again = np.ones(len(order) - 1, np.bool_)
+    for column in (start, *others):
+        is_again &= np.diff(column[order]) == 0
+    return order[np.r_[True, ~is_again]]
 
 
-def _ints(column: object) -> Ints:
-    return np.array(column, np.int64)
+def _floats(column: array[float]) -> Floats:
+    return np.frombuffer(column, np.float64) if column else np.empty(0)
+
+
+def _ints(column: array[int]) -> Ints:
+    return np.frombuffer(column, np.int64) if column else np.empty(0, np.int64)

@@ -27,11 +27,14 @@ Progress = Callable[[float], None]  # given the share of the file that was read
 
 _CHUNK: Final = 1 << 19
 _COMPRESSED: Final = 1 << 16
+_PIECE: Final = 512
 _MOST_HEADER: Final = 1 << 26  # a file that has no events in so many bytes is none of ours
 _BORDERS_TRIED: Final = 8
+_LONGEST_WORD: Final = 16
 _GZIP: Final = b"\x1f\x8b"
 _EVENTS: Final = re.compile(rb'"traceEvents"\s*:\s*\[')
-_END: Final = re.compile(rb"\}\s*(,?)\s*\]")
+_PLACE: Final = re.compile(r"malformed: (.*) \(byte (\d+)\)")
+_SCANNER: Final = msgspec.json.Decoder(list[msgspec.Raw])
 _SPACE: Final = b" \t\r\n"
 _NOT_FINITE: Final = re.compile(rb"(:\s*)[-+]?(?:inf(?:inity)?|nan)\b(?=\s*[,}])", re.IGNORECASE)
 _LONE_BACKSLASH: Final = re.compile(rb'\\(\\|["/bfnrt]|u[0-9a-fA-F]{4})|\\')
@@ -62,24 +65,19 @@ class EventReader(Generic[Batch]):
     def batches(self) -> Iterator[Batch]:
         """Yield the events. Raises `UserError` trace-damaged or trace-unknown where there are none to read."""
         text = self._after_header()
-        failures = 0
         while True:
-            found = self._whole_events(text, _BORDERS_TRIED << failures)
-            if found is not None:
-                batch, text = found
-                failures = 0
+            batch, text, failed = self._whole_events(text)
+            if batch is not None:
                 yield batch
-            last = self._last_events(text)
-            if last is not None:
-                batch, text = last
-                yield batch
-                self._read_rest(text)
+            scanned = _scan(text)
+            if scanned.is_end:
+                yield self._decoded(scanned.text[: scanned.at])
+                self._read_rest(scanned.text[scanned.at :])
                 return
             chunk = next((each for each in self._chunks if each), b"")
-            if not chunk:
-                yield from self._salvaged(text)
+            if not chunk or (failed and scanned.is_fault):
+                yield from self._salvaged(scanned.text[: scanned.at])
                 return
-            failures += found is None
             text += chunk
 
     def _after_header(self) -> bytes:
@@ -107,71 +105,59 @@ class EventReader(Generic[Batch]):
             raise self._unknown("it is JSON, and has no traceEvents")
         raise damaged(self.reading.path, self.reading.cut or "its JSON is cut off before the first event")
 
-    def _whole_events(self, text: bytes, most_tries: int) -> tuple[Batch, bytes] | None:
-        """Return the events up to the last border between two, and the text after it."""
-        at = len(text)
-        for _ in range(most_tries):
+    def _whole_events(self, text: bytes) -> tuple[Batch | None, bytes, bool]:
+        """Return the events up to the last border between two, the text after it, and whether a border was none."""
+        at, failed = len(text), False
+        for _ in range(_BORDERS_TRIED):
             at = text.rfind(b"{", 0, at)
             if at <= 0:
-                return None
+                break
             before = text[max(0, at - 256) : at].rstrip(_SPACE)
-            if not before.endswith(b","):
+            if not before.endswith(b",") or not before[:-1].rstrip(_SPACE).endswith(b"}"):
                 continue
-            before = before[:-1].rstrip(_SPACE)
-            if not before.endswith(b"}"):
-                continue
-            batch = self._decoded(text[:at].rstrip(_SPACE)[:-1])
-            if batch is not None:
-                return batch, text[at:]
-        return None
-
-    def _last_events(self, text: bytes) -> tuple[Batch, bytes] | None:
-        """Return the events up to the array's end, and the text after it; None where that is not in the text."""
-        stripped = text.lstrip(_SPACE)
-        if stripped.startswith(b"]"):
-            batch = self._decoded(b"")
-            return None if batch is None else (batch, stripped[1:])
-        for place in _END.finditer(text):
-            batch = self._decoded(text[: place.start() + 1])
-            if batch is not None:
-                return batch, text[place.end() :]
-        return None
+            try:
+                return self._decoded(text[:at].rstrip(_SPACE)[:-1]), text[at:], failed
+            except msgspec.DecodeError:
+                failed = True
+        return None, text, failed
 
     def _salvaged(self, text: bytes) -> Iterator[Batch]:
-        """Yield what is whole of a text that ends too early."""
+        """Yield what is whole of a text that ends too early, or in which something is wrong."""
         self.reading.cut = self.reading.cut or "its JSON is cut off or damaged"
-        whole = self._decoded(text.rstrip(_SPACE).removesuffix(b","))
-        if whole is not None:
-            yield whole
+        try:
+            yield self._decoded(text.rstrip(_SPACE).removesuffix(b","))
+        except msgspec.DecodeError:
+            pass
+        else:
             return
-        found = self._whole_events(text, _BORDERS_TRIED << 4)
-        if found is not None:
-            yield found[0]
+        # What is before a fault can be decoded, and nothing that reaches beyond it.
+        size = len(text)
+        while size > 1:
+            batch, rest, _ = self._whole_events(text[:size])
+            if batch is not None:
+                yield batch
+                text = rest + text[size:]
+            size = min(size // 2, len(text))
 
     def _read_rest(self, text: bytes) -> None:
-        """Read what stands after the events, of which nothing is needed to go on."""
+        """Read what stands after the events, from the array's end on; nothing of it is needed to go on."""
         for chunk in self._chunks:
             if len(text) < _MOST_HEADER:
                 text += chunk
         self.reading.cut = ""  # all events were there
-        rest = text.strip(_SPACE).removeprefix(b",")
+        rest = text[1:].strip(_SPACE).removeprefix(b",")
         about = _object(b"{" + rest) if rest.strip(_SPACE) else None
         self.reading.about.update(about or {})
 
-    def _decoded(self, events: bytes) -> Batch | None:
-        """Return the batch, None where the text is no run of whole events."""
-        array = b"[" + events + b"]"
+    def _decoded(self, events: bytes) -> Batch:
+        """Return the batch, of mended text where it must be. Raises `msgspec.DecodeError`."""
         try:
-            return self._decode(array)
+            return self._decode(b"[" + events + b"]")
         except msgspec.DecodeError:
-            pass
-        mended = _mended(array)
-        if mended == array:
-            return None
-        try:
-            batch = self._decode(mended)
-        except msgspec.DecodeError:
-            return None
+            mended = _mended(events)
+            if mended == events:
+                raise
+        batch = self._decode(b"[" + mended + b"]")
         self.reading.num_mended += 1
         return batch
 
@@ -192,6 +178,48 @@ def damaged(path: Path, why: str) -> UserError:
         value=str(path),
         next_step="Copy or export it again.",
     )
+
+
+@dataclass(frozen=True, slots=True)
+class _Scanned:
+    """How far a text of events goes: to the end of the array, to a fault, or on. `text` was mended if it had to be."""
+
+    text: bytes
+    at: int
+    is_end: bool = False
+    is_fault: bool = False
+
+
+def _scan(text: bytes) -> _Scanned:
+    """Look for the end of the array, without building anything.
+
+    The decoder says where it found something that cannot be: after the array's end that is what stands beside it.
+    """
+    scanned = _scan_once(text)
+    if scanned.is_fault:
+        mended = _mended(text)
+        scanned = _scan_once(mended) if mended != text else scanned
+    # A word that is cut in two by the chunk's end looks like a fault.
+    if scanned.is_fault and len(scanned.text) - scanned.at < _LONGEST_WORD:
+        return _Scanned(text, len(text))
+    return scanned
+
+
+def _scan_once(text: bytes) -> _Scanned:
+    try:
+        _SCANNER.decode(b"[" + text)
+    except msgspec.DecodeError as error:
+        found = _PLACE.search(str(error))
+        if found is None:  # it goes on
+            return _Scanned(text, len(text))
+        at = int(found[2]) - 1
+        if found[1] == "trailing characters":
+            return _Scanned(text, text[:at].rstrip(_SPACE).rindex(b"]"), is_end=True)
+        if found[1] == "trailing comma in array":
+            without_comma = text[:at].rstrip(_SPACE)[:-1]
+            return _Scanned(without_comma + text[at:], len(without_comma), is_end=True)
+        return _Scanned(text, at, is_fault=True)
+    return _Scanned(text, text.rindex(b"]"), is_end=True)
 
 
 def _inflated(path: Path, reading: Reading, progress: Progress | None) -> Iterator[bytes]:
@@ -233,7 +261,13 @@ class _Gunzip:
                 if not data.strip(b"\0"):
                     return  # padding
                 self._inflater = zlib.decompressobj(zlib.MAX_WBITS | 16)
-            yield self._inflater.decompress(data, _CHUNK)
+            before = self._inflater.copy()
+            try:
+                text = self._inflater.decompress(data, _CHUNK)
+            except zlib.error:
+                yield _before_fault(before, data)
+                raise
+            yield text
             data = self._inflater.unused_data if self._inflater.eof else self._inflater.unconsumed_tail
 
     def rest(self) -> bytes:
@@ -244,6 +278,21 @@ class _Gunzip:
     def is_whole(self) -> bool:
         """Whether the last member came to its end."""
         return self._inflater.eof
+
+
+def _before_fault(inflater: zlib._Decompress, data: bytes) -> bytes:
+    """Return what comes before a fault: a call that meets one gives nothing of what it had inflated."""
+    inflated = []
+    for size in (_PIECE, 1):
+        while data:
+            before = inflater.copy()
+            try:
+                inflated.append(inflater.decompress(data[:size]))
+            except zlib.error:
+                inflater = before
+                break
+            data = data[size:]
+    return b"".join(inflated)
 
 
 def _object(text: bytes) -> dict[str, object] | None:
