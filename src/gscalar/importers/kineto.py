@@ -93,6 +93,7 @@ class _Assembly:
         named = _FILE_RANK.search(self._reading.path.name)
         if rank == NONE and named:
             rank = int(named[1])
+        host = about.get("host_name")
         groups = {**self._seen.groups, **_groups(info)}
         names = tuple(self._seen.names)
         return RankTrace(
@@ -100,6 +101,7 @@ class _Assembly:
             rank=rank,
             world=world,
             is_rank_declared=declared,
+            host=host if isinstance(host, str) else "",
             origin_ns=_whole(about.get("baseTimeNanoseconds"), 0) + _nanoseconds(self._origin_us),
             operations=operations,
             host_spans=host_spans,

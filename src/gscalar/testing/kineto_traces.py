@@ -106,7 +106,7 @@ class KinetoTrace:
             about["distributedInfo"] = {"backend": "nccl", "rank": self.rank, "world_size": self.world}
             if self.groups:
                 about["distributedInfo"]["pg_config"] = self.groups
-        after: dict[str, Any] = {"traceName": "/tmp/trace.json"}
+        after: dict[str, Any] = {"traceName": "/tmp/trace.json", "host_name": "toy"}
         if self.base_ns is not None:
             after["baseTimeNanoseconds"] = self.base_ns
         return {**about, "traceEvents": self.events, **({} if self.is_old else after)}

@@ -113,6 +113,17 @@ def test_a_step_whose_collectives_differ_is_left_out_and_said(tmp_path: Path) ->
     assert any("left out: 0" in note for note in got.notes)
 
 
+def test_a_collective_is_of_the_step_that_issued_it_wherever_it_runs(tmp_path: Path) -> None:
+    traces = [data_parallel_trace(rank, 2, num_steps=3, num_collectives=0) for rank in range(2)]
+    for rank, trace in enumerate(traces):
+        for number in range(3):  # the late rank's begins after the step's end
+            start = 1000 * number + (1010 if rank else 990)
+            trace.collective(start, 1000 * number + 1050 - start, launch_us=1000 * number + 980, ranks=(0, 1))
+    got = joined(tmp_path, traces)
+    assert got.collectives is not None
+    assert got.collectives.transfer_s == pytest.approx(np.full((3, 1), 40 * US))
+
+
 def test_where_every_step_differs_all_are_kept_and_no_collective_is_dense(tmp_path: Path) -> None:
     traces = [data_parallel_trace(rank, 2) for rank in range(2)]
     for number in range(4):

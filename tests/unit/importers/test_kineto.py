@@ -59,7 +59,7 @@ def test_the_head_says_which_rank_it_is_and_what_times_count_from(tmp_path: Path
     trace.step(1, -20.5, 100)
     trace.kernel("gemm", -10, 5)
     got = read(trace, tmp_path)
-    assert (got.rank, got.world, got.is_rank_declared) == (3, 8, True)
+    assert (got.rank, got.world, got.is_rank_declared, got.host) == (3, 8, True, "toy")
     assert got.origin_ns == 1_700_000_000_000_000_000 - 20_500
     assert got.operations.start_s == pytest.approx([10.5e-6])
 
