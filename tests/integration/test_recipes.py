@@ -130,6 +130,11 @@ def test_fashion_learns_from_a_few_images_what_most_clothes_are() -> None:
 # How much longer than the others' what is late takes for a token, and how many more tokens it has.
 LATE = (3, 6)
 STRAGGLERS = {"slow_machine": (1.5, 1.0), "more_work": (1.0, 1.5)}
+# The cause, the fix that helps, and the cause that it is not.
+VERDICTS = {
+    "slow_machine": ("slow_worker", "replace_worker", "work_imbalance"),
+    "more_work": ("work_imbalance", "balance", "slow_worker"),
+}
 
 
 @pytest.mark.torch
@@ -151,6 +156,14 @@ def test_straggler_tells_a_slow_machine_from_more_work(version: str, home: Path)
     last_two = np.argsort(got.collectives.ready_s.max(axis=2), axis=0)[-2:]
     assert (np.sort(last_two, axis=0) == np.array(LATE)[:, None]).all(axis=0).mean() > 0.5
     assert f"{version}: 16 steps" in printed
+    told = run("diagnose", "straggler", "--json")
+    assert told.returncode == 0, told.stderr
+    found = json.loads(told.stdout)
+    cause, fix, against = VERDICTS[version]
+    assert (found["principal"]["cause"], found["principal"]["ranks"]) == (cause, list(LATE))
+    gains = {each["name"]: each["gain"] for each in found["fixes"]}
+    assert gains[fix] > 1.15
+    assert against in found["not_supported"]
 
 
 ABSENT = {
