@@ -35,7 +35,7 @@ class Bandwidth(click.ParamType):  # type: ignore[type-arg]  # generic in new ve
             number = 0.0
         if found is None or number <= 0:
             self.fail(f"{value!r} is no bandwidth; write 10Gbit, or 1.2GB for bytes.", param, ctx)
-        is_bits = found[3].lower() in ("bit", "bps") or found[3] == "b"
+        is_bits = found[3].lower() == "bit" or found[3].startswith("b")  # Gbps are bits, GBps bytes
         return number * _UNITS[found[2].lower()] / (8 if is_bits else 1)
 
 

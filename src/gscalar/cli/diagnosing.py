@@ -79,7 +79,8 @@ def _headline(found: Diagnosis) -> str:
     if found.step_median_s is None:
         parts.append("no steps, one window of time")
     else:
-        parts.append(f"{found.num_steps} steps of {format_duration(found.step_median_s)} (median)")
+        steps = "1 step" if found.num_steps == 1 else f"{found.num_steps} steps"
+        parts.append(f"{steps} of {format_duration(found.step_median_s)} (median)")
     if found.slowdown is not None and found.num_ranks > 1:
         parts.append(f"{found.slowdown:.3g}x of the ideal")
     if found.replay_error is not None and found.num_ranks > 1:

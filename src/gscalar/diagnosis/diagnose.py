@@ -16,6 +16,7 @@ import numpy as np
 
 from gscalar.diagnosis.fixes import proposals_for
 from gscalar.diagnosis.hypotheses import examine_all
+from gscalar.diagnosis.hypotheses.launch_bound import LONG_OPERATION_S
 from gscalar.diagnosis.hypotheses.words import percent
 from gscalar.diagnosis.seen import Seen
 from gscalar.diagnosis.verdicts import Cause, Diagnosis, Finding, Hypothesis, Status
@@ -57,7 +58,7 @@ def diagnose_seen(seen: Seen, hypotheses: Sequence[Hypothesis]) -> Diagnosis:
         step_mean_s=seen.step_s if replay else _or_none(timeline.step_s, np.nanmean),
         num_steps=timeline.num_steps,
         num_ranks=timeline.num_ranks,
-        world=max(timeline.world, timeline.num_ranks),
+        world=seen.world,
         slowdown=replay.slowdown if replay else None,
         measured_over_ideal=replay.measured_over_ideal if replay else None,
         replay_error=replay.error if replay else None,
@@ -113,12 +114,15 @@ def _no_finding(seen: Seen, unknown: Mapping[str, str]) -> Finding:
     """Return that nothing is wrong, or that nobody can say."""
     judged = bool(seen.timeline.devices) or (seen.replay is not None and Signal.COMPUTE not in seen.timeline.unknown)
     cause = Cause.NONE if judged and "idle" not in unknown else Cause.UNKNOWN
-    supporting = ("no cause costs 2 % of the time",) if cause is Cause.NONE else ()
     decisive = ("idle", Signal.COMPUTE, Signal.DEVICE, Signal.STEPS, "replay")
-    against = tuple(f"{what}: {unknown[what]}" for what in decisive if what in unknown)
-    if cause is Cause.NONE:
-        against = ()
-    enough = seen.replay is not None and seen.timeline.num_steps >= ENOUGH_STEPS
+    nothing = f"no cause that could be looked for is supported and costs {percent(LEAST_COST)} of the time"
+    missing = tuple(f"{what}: {unknown[what]}" for what in decisive if what in unknown)
+    supporting, against = ((nothing,), ()) if cause is Cause.NONE else ((), missing)
+    enough = (
+        seen.replay is not None
+        and abs(seen.replay.error) <= MOST_REPLAY_ERROR
+        and seen.timeline.num_steps >= ENOUGH_STEPS
+    )
     return Finding(
         cause=cause, ranks=(), stages=(), cost_share=None,
         confidence="low" if cause is Cause.UNKNOWN else "high" if enough else "medium",
@@ -137,26 +141,53 @@ def _unknown(seen: Seen, hypotheses: Sequence[Hypothesis]) -> dict[str, str]:
     for each in hypotheses:
         if each.status is Status.UNKNOWN:
             found.setdefault(each.cause.value, each.missing)
-    if seen.replay is not None and not seen.can_balance:
-        found["balance"] = (
-            f"what balance gains hangs on ranks that are not seen: {found.get(Signal.ARRIVALS.value, '')}"
-        )
-    span_s = sum(each.span_s for each in timeline.devices)
-    if span_s > 0 and not (seen.replay and seen.accounts["data_wait"]):
-        blamed = sum(each.idle_launch_s for each in timeline.devices if np.isfinite(each.idle_launch_s))
-        idle = (sum(each.idle_s for each in timeline.devices) - blamed) / span_s
-        if idle > MOST_UNEXPLAINED:
-            found["idle"] = f"{percent(idle)} of the devices' time is idle, and no late launch explains it"
+    found |= _unknown_fixes(seen)
+    idle = _unexplained_idle(seen)
+    if idle > MOST_UNEXPLAINED:
+        found["idle"] = f"{percent(idle)} of the devices' time is idle, and nothing that is seen explains it"
     return found
+
+
+def _unknown_fixes(seen: Seen) -> dict[str, str]:
+    """Return which of the standing fixes nobody can price, with the reason."""
+    if seen.replay is None:
+        return {}
+    timeline, reasons = seen.timeline, {}
+    if Signal.COMMUNICATION in timeline.unknown and not transfers(seen.steps).any():
+        reasons["overlap"] = timeline.unknown[Signal.COMMUNICATION]
+    if not seen.knows_compute:
+        reasons["balance"] = seen.why_no_compute
+    elif not (seen.knows_arrivals or timeline.is_pipeline or seen.world == 1):
+        why = timeline.unknown.get(Signal.ARRIVALS, f"{timeline.num_ranks} of {seen.world} ranks are seen")
+        reasons["balance"] = f"what balance gains hangs on ranks that are not seen: {why}"
+    return reasons
+
+
+def _unexplained_idle(seen: Seen) -> float:
+    """Return the share of the devices' time that is idle without late launches of short operations, or a stall.
+
+    A launch is late behind a stall too, so that the larger of the two counts. A late launch after long operations is
+    no fault of their number: something holds the host up, and what that is must be seen.
+    """
+    devices = seen.timeline.devices
+    span_s = sum(each.span_s for each in devices)
+    if span_s <= 0:
+        return 0.0
+    late_s = sum(
+        each.idle_launch_s
+        for each in devices
+        if np.isfinite(each.idle_launch_s) and each.median_operation_s <= LONG_OPERATION_S
+    )
+    stalled = sum(seen.share(account) for account in ("data_wait", "checkpoint", "gc"))
+    return sum(each.idle_s for each in devices) / span_s - max(late_s / span_s, stalled)
 
 
 def _fixes(seen: Seen, hypotheses: Sequence[Hypothesis]) -> tuple[Forecast, ...]:
     if seen.replay is None:
         return _window_fixes(seen)
-    found = seen.replay.forecast(proposals_for(seen, hypotheses), clock_error_s=_clock_error_s(seen))
-    if not seen.can_balance:
-        found = [_not_known(each.name, each.knob) if "balance" in each.name else each for each in found]
-    return tuple(found)
+    found = seen.replay.forecast(proposals_for(seen, hypotheses), clock_error_s=seen.clock_error_s)
+    unknown = set(_unknown_fixes(seen))
+    return tuple(_not_known(each.name, each.knob) if unknown & set(each.name.split("+")) else each for each in found)
 
 
 def _not_known(name: str, knob: str) -> Forecast:
@@ -166,11 +197,6 @@ def _not_known(name: str, knob: str) -> Forecast:
         name=name, knob=knob, predicted_step_s=nothing, low_s=nothing, high_s=nothing, predicted_mean_s=nothing,
         gain=nothing, ceiling=nothing,
     )  # fmt: skip
-
-
-def _clock_error_s(seen: Seen) -> float:
-    """Return the clocks' error where starts of several ranks were compared: transfers are durations, and need none."""
-    return seen.timeline.clock_error_s if seen.timeline.is_pipeline else 0.0
 
 
 def _window_fixes(seen: Seen) -> tuple[Forecast, ...]:

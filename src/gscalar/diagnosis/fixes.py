@@ -12,8 +12,11 @@ from typing import Final
 import numpy as np
 
 from gscalar.base.errors import UserError
-from gscalar.diagnosis.hypotheses.loading import slow_readers
+from gscalar.diagnosis.hypotheses.launch_bound import launch_fixes
+from gscalar.diagnosis.hypotheses.loading import reader_fix, slow_readers
+from gscalar.diagnosis.hypotheses.noise import ISOLATE
 from gscalar.diagnosis.hypotheses.slow_worker import slow_workers
+from gscalar.diagnosis.hypotheses.stalls import CHECKPOINT_FIX, GC_FIX
 from gscalar.diagnosis.loader_fix import loader_proposal
 from gscalar.diagnosis.seen import Seen
 from gscalar.diagnosis.verdicts import FIX_NAMES, Cause, Hypothesis, Status
@@ -21,12 +24,9 @@ from gscalar.prediction.edits import (
     balanced,
     ideal_compute,
     joined,
-    labels_scaled,
     overlapped,
-    readers_evened,
     repartitioned,
     replaced,
-    tails_cut,
     transfers,
     transfers_scaled,
     without_transfers,
@@ -36,6 +36,7 @@ from gscalar.prediction.forecast import Proposal
 _LATENCY_S: Final = 50e-6  # of one more collective, where no small one was measured
 _SMALL_BYTES: Final = 65_536
 _BF16: Final = 0.5  # of the bytes of float32 gradients
+_TWICE_AS_FAST: Final = 0.5  # of the time that bytes take
 
 
 def proposals_for(seen: Seen, hypotheses: Sequence[Hypothesis]) -> list[Proposal]:
@@ -81,14 +82,13 @@ def _balance_knob(seen: Seen) -> str:
 
 
 def latency_s(seen: Seen) -> float:
-    """Return what one more collective costs beside its bytes: the fastest small one that was seen."""
+    """Return what one more collective costs beside its bytes: the median of the small ones that were seen."""
     found = seen.timeline.collectives
     if found is None:
         return _LATENCY_S
-    small = found.num_bytes <= _SMALL_BYTES
-    if not small.any():
-        return _LATENCY_S
-    return float(np.nanmedian(found.transfer_s[:, small]))
+    small_s = found.transfer_s[:, found.num_bytes <= _SMALL_BYTES]
+    known = np.isfinite(small_s)
+    return float(np.median(small_s[known])) if known.any() else _LATENCY_S
 
 
 def proposal_named(seen: Seen, name: str, hypotheses: Sequence[Hypothesis]) -> Proposal:
@@ -143,7 +143,7 @@ def _by_name(seen: Seen, name: str) -> Proposal | None:
             name=name, knob="plan.compression.kind=bf16", likely=edit, ceiling=without_transfers, uncertainty=0.3
         )
     if name == "faster_link" and transfers(steps).any():
-        edit = transfers_scaled(0.5, latency_s=latency_s(seen))
+        edit = transfers_scaled(_TWICE_AS_FAST, latency_s=latency_s(seen))
         return Proposal(
             name=name, knob="a link of twice the bandwidth", likely=edit, ceiling=without_transfers, uncertainty=0.2
         )
@@ -158,14 +158,11 @@ def _by_name(seen: Seen, name: str) -> Proposal | None:
             name=name, knob=f"evict rank {seen.rank_of(stage, replica)}", likely=edit, ceiling=edit, uncertainty=0.05
         )
     if name == "reader" and slow_readers(seen):
-        edit = readers_evened(slow_readers(seen))
-        return Proposal(name=name, knob="move or re-stripe its data", likely=edit, ceiling=edit, uncertainty=0.1)
-    label = {"fuse": "host_gap", "larger_batch": "host_gap", "checkpoint": "checkpoint", "gc": "gc"}.get(name)
-    if label is not None and steps.durations[steps.labelled(label)].any():
-        likely = labels_scaled(label, by=0.5 if label == "host_gap" else 0.1)
-        return Proposal(name=name, knob=label, likely=likely, ceiling=labels_scaled(label, by=0.0), uncertainty=0.3)
+        return reader_fix(seen, slow_readers(seen))
+    for label, proposals in (("host_gap", launch_fixes()), ("checkpoint", (CHECKPOINT_FIX,)), ("gc", (GC_FIX,))):
+        for proposal in proposals:
+            if proposal.name == name and steps.durations[steps.labelled(label)].any():
+                return proposal
     if name == "isolate" and steps.num_frames > 1:
-        return Proposal(
-            name=name, knob="pin the workers' cores", likely=tails_cut(), ceiling=tails_cut(), uncertainty=0.3
-        )
+        return ISOLATE
     return None

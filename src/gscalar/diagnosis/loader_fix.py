@@ -16,22 +16,22 @@ _ENOUGH: Final = 0.02  # of the step: a wait that is not worth more loaders
 
 
 def loader_proposal(seen: Seen) -> Proposal | None:
-    """Return the fix of more loaders, of as few as will do; None where no wait for data is seen."""
+    """Return the fix of more loaders, of as few as will do, or of many; None where no wait for data is seen."""
     loading = seen.timeline.loading
     if loading is None or not seen.accounts["data_wait"]:
         return None
     now = loading.num_workers
-    for num in (each for each in _NUMBERS if each > now):
-        loaded = _loaded(seen, num)
-        left_s = float(np.nanmean(loaded.wait_s - loaded.residue_s))
-        if left_s <= _ENOUGH * seen.step_s:
-            break
-    else:
-        return None
+    numbers = [each for each in _NUMBERS if each > now] or [2 * now]
+    tried = ((num, _loaded(seen, num)) for num in numbers)
+    num, loaded = next(found for found in tried if found[0] == numbers[-1] or _is_enough(seen, found[1]))
     return Proposal(
         name="loader", knob=f"num_workers={num}", likely=waits_set(loaded.wait_s),
         ceiling=labels_scaled("data_wait", by=0.0), uncertainty=0.05, extra_s=loaded.residue_sd_s,
     )  # fmt: skip
+
+
+def _is_enough(seen: Seen, loaded: LoadedSteps) -> bool:
+    return float(np.nanmean(loaded.wait_s - loaded.residue_s)) <= _ENOUGH * seen.step_s
 
 
 def _loaded(seen: Seen, num_workers: int) -> LoadedSteps:
@@ -39,7 +39,8 @@ def _loaded(seen: Seen, num_workers: int) -> LoadedSteps:
     assert loading is not None
     # The steps that are replayed are some of those that were seen.
     steps = np.searchsorted(timeline.steps, seen.steps.steps)
-    wait_s = timeline.account("data_wait")[:, steps]
+    # As it is replayed: a rank whose wait is not seen keeps none.
+    wait_s = np.nan_to_num(timeline.account("data_wait")[:, steps])
     return predict_loader(
         timeline.step_s[:, steps], wait_s, loading.work_s[:, steps], loading.copy_s[:, steps], loading.batch_bytes,
         loading.num_workers, num_workers,

@@ -84,15 +84,13 @@ class Seen:
     @cached_property
     def work(self) -> Floats | None:
         """Units of work of each replica and frame; None where they are not all known."""
-        work = self.steps.work
-        return work if work is not None and bool(np.all(np.isfinite(work) & (work > 0))) else None
+        return self.steps.known_work
 
     @cached_property
     def relative(self) -> Floats:
         """Each worker's time over its peers', by frame, of the shape of `compute_s`; per unit of work where known."""
         taken = self.compute_s if self.work is None else self.compute_s / self.work
-        num = taken.shape[1]
-        usual = np.sort(taken, axis=1)[:, (num - 1) // 2][:, None]
+        usual = lower_median(taken)[:, None]
         return np.divide(taken, usual, out=np.ones_like(taken), where=usual > 0)
 
     @cached_property
@@ -110,7 +108,8 @@ class Seen:
     @cached_property
     def evened(self) -> Floats:
         """`compute_s` without what is lasting about each worker: what is left changes from step to step."""
-        return self.compute_s / self.pace[:, :, None]
+        pace = self.pace[:, :, None]
+        return np.divide(self.compute_s, pace, out=self.compute_s.copy(), where=pace > 0)
 
     @cached_property
     def turning_imbalance(self) -> float:
@@ -210,16 +209,30 @@ class Seen:
         return Signal.ARRIVALS not in self.timeline.unknown and self.timeline.num_ranks > 1
 
     @property
-    def can_balance(self) -> bool:
-        """Whether it is known what ranks would wait for one another: not so where ranks, or their arrivals, are."""
-        return (
-            self.knows_arrivals or self.timeline.is_pipeline or max(self.timeline.world, self.timeline.num_ranks) == 1
-        )
+    def world(self) -> int:
+        """Ranks of the training, those that are not seen included."""
+        return max(self.timeline.world, self.timeline.num_ranks)
 
-    @cached_property
-    def compute_share(self) -> float:
-        """Mean share of the step in which a worker computes."""
-        return float(self.compute_s.mean()) / self.step_s if self.step_s > 0 else 0.0
+    @property
+    def knows_compute(self) -> bool:
+        """Whether it is seen what computes: replayed as no time at all, it would make every rank as fast as another."""
+        return self.accounts["compute"] is not None
+
+    @property
+    def why_no_compute(self) -> str:
+        """Why it is not seen what computes."""
+        return self.timeline.unknown.get(Signal.COMPUTE, "what computes is not seen")
+
+    @property
+    def clock_error_s(self) -> float:
+        """The clocks' error where starts of several ranks are compared: transfers are durations, and need none."""
+        return self.timeline.clock_error_s if self.timeline.is_pipeline else 0.0
+
+
+def lower_median(of_workers: Floats) -> Floats:
+    """Return the median over workers, axis 1; of an even number the lower, so that the slow one of two differs."""
+    median: Floats = np.sort(of_workers, axis=1)[:, (of_workers.shape[1] - 1) // 2]
+    return median
 
 
 def measured_steps(timeline: StepTimeline) -> MeasuredSteps:

@@ -1,8 +1,10 @@
 """Single questions: the step with some fixes, on more workers, over another link, with another batch, all together.
 
 What is asked is simulated jointly, in one replay: gains are not added. More workers are drawn from the ranks and steps
-that were measured, so that the latest of them is later the more there are. A ring moves 2 (n - 1) / n of the bytes and
-passes n - 1 ranks twice; a link of a given bandwidth moves the bytes that were recorded, and keeps the latency.
+that were measured, so that the latest of them is later the more there are; what befell all ranks of a step alike (a
+checkpoint, a busy host) befalls all of them together. A ring moves 2 (n - 1) / n of the bytes and passes n - 1 ranks
+twice; a link of a given bandwidth moves the bytes that were recorded, and keeps the latency. The n of what was measured
+are all ranks of the training, seen or not.
 """
 
 from __future__ import annotations
@@ -18,9 +20,11 @@ from gscalar.diagnosis.hypotheses import examine_all
 from gscalar.diagnosis.hypotheses.words import ms
 from gscalar.diagnosis.seen import Seen
 from gscalar.model.timeline import Activity, StepTimeline
+from gscalar.prediction.collectives import AlphaBeta, kind_named
 from gscalar.prediction.edits import COMPUTES, joined, transfers, with_durations
 from gscalar.prediction.forecast import Forecast, Proposal
 from gscalar.prediction.measured import MeasuredSteps
+from gscalar.prediction.slowest import parted
 
 _SEED: Final = 1_234
 _MOST_CELLS: Final = 2_000_000  # replicas x frames x nodes of a replay
@@ -69,8 +73,7 @@ def answer(timeline: StepTimeline, question: Question) -> Answer:
         uncertainty=float(np.hypot.reduce([each.uncertainty for each in proposals])),
         extra_s=float(np.hypot.reduce([each.extra_s for each in proposals])),
     )  # fmt: skip
-    clock_s = timeline.clock_error_s if timeline.is_pipeline else 0.0
-    (forecast,) = seen.replay.forecast([asked], clock_error_s=clock_s)
+    (forecast,) = seen.replay.forecast([asked], clock_error_s=seen.clock_error_s)
     return Answer(forecast=forecast, replayed_step_s=float(seen.replay.replayed_s.mean()), remarks=tuple(remarks))
 
 
@@ -91,12 +94,14 @@ def _with_workers(seen: Seen, num: int, remarks: list[str]) -> Proposal:
             code="impossible-value", what="The number of workers is out of range.", value=num,
             next_step=f"Between 1 and {_MOST_WORKERS}.",
         )  # fmt: skip
-    now = seen.timeline.num_ranks
+    now, num_seen = seen.world, seen.timeline.num_ranks
     moves = bool(transfers(seen.steps).any())
     if not moves and num > 1:
         remarks.append("no exchange of gradients was measured, and none is predicted")
-    if seen.timeline.world > now:
-        remarks.append(f"{now} of {seen.timeline.world} ranks were seen, and stand for the others")
+    if now > num_seen:
+        remarks.append(f"{num_seen} of {now} ranks were seen, and stand for the others")
+    if num_seen == 1 and num > 1:
+        remarks.append("one rank was seen: all that varies is taken to be its own, so the waiting is an upper bound")
     remarks.append("each worker keeps its batch, so the global batch changes with their number")
     latency = latency_s(seen)
 
@@ -105,7 +110,9 @@ def _with_workers(seen: Seen, num: int, remarks: list[str]) -> Proposal:
         draw = np.random.default_rng(_SEED)
         replica = draw.integers(0, steps.num_replicas, (num, frames))
         frame = draw.integers(0, steps.num_frames, (num, frames))
-        durations = steps.durations[:, replica, frame]
+        parts = [parted(each) for each in steps.durations]
+        common, own = (np.stack(each) for each in zip(*parts, strict=True))
+        durations = np.maximum(own[:, replica, frame] + common[:, None, frame[0]], 0.0)
         moving = transfers(steps)
         if moving.any():
             # What a meeting transfers is one number for all of it.
@@ -125,19 +132,26 @@ def _over_link(seen: Seen, bytes_per_s: float, remarks: list[str]) -> Proposal:
             code="impossible-value", what="A link moves more than nothing.", value=bytes_per_s,
             next_step="Give it as 10Gbit, or 1.2GB.",
         )  # fmt: skip
-    found, num = seen.timeline.collectives, seen.timeline.num_ranks
+    found, num = seen.timeline.collectives, seen.world
     if found is None or not np.isfinite(found.num_bytes).all() or num < 2:
         raise _cannot(seen, "the bytes that are exchanged are not known")
-    total_s = 2 * (num - 1) / num * float(found.num_bytes.sum()) / bytes_per_s
-    measured_s = max(seen.transfer_s, 1e-12)
+    link = AlphaBeta(alpha_s=0.0, beta_bytes_per_s=bytes_per_s)
+    total_s = sum(
+        link.time_s(kind_named(kind), num_bytes, num)
+        for kind, num_bytes in zip(found.kind, found.num_bytes.tolist(), strict=True)
+    )
     megabytes = found.num_bytes.sum() / 1e6
     remarks.append(f"{megabytes:.3g} MB are exchanged in a step: {ms(total_s)} by a ring at this bandwidth")
     latency = latency_s(seen)
 
     def edit(steps: MeasuredSteps) -> MeasuredSteps:
         chosen = transfers(steps)
-        fixed = np.minimum(steps.durations[chosen], latency)
-        return with_durations(steps, chosen, fixed + (steps.durations[chosen] - fixed) * (total_s / measured_s))
+        fixed_s = np.minimum(steps.durations[chosen], latency)
+        moving_s = steps.durations[chosen] - fixed_s
+        measured_s = float(moving_s.sum(axis=0).mean())
+        scale = total_s / measured_s if measured_s > 0 else 0.0
+        evenly_s = 0.0 if measured_s > 0 else total_s / max(1, int(chosen.sum()))
+        return with_durations(steps, chosen, fixed_s + moving_s * scale + evenly_s)
 
     return Proposal(name="link", knob="the link", likely=edit, ceiling=edit, uncertainty=0.2)
 

@@ -20,6 +20,7 @@ import numpy.typing as npt
 from gscalar.base.errors import EnvironmentProblem, UserError
 from gscalar.model.timeline import (
     ACCOUNT_NAMES,
+    COMMUNICATES,
     NONE,
     Activity,
     Floats,
@@ -155,10 +156,10 @@ def operations_timeline(name: str, table: Table) -> StepTimeline:
         key: np.nan_to_num(table[key][sound], nan=NONE).astype(np.int64) if key in table else np.full(len(rank), NONE)
         for key in _OPTIONAL
     }
-    computes = np.isin(activity, _COMPUTES)
+    computes, moves = np.isin(activity, (*_COMPUTES, Activity.OPTIMIZER)), np.isin(activity, list(COMMUNICATES))
     spans = Spans.of(
         len(rank), rank=rank, step=step, activity=activity, name=word, start_s=start_s, end_s=start_s + duration_s,
-        lane=np.where(computes, Lane.COMPUTE, np.where(activity == Activity.GC, Lane.HOST, Lane.COMMUNICATION)),
+        lane=np.where(computes, Lane.COMPUTE, np.where(moves, Lane.COMMUNICATION, Lane.HOST)),
         sequence=optional["seq_id"], micro=optional["mb_id"], chunk=optional["gmc"],
     )  # fmt: skip
     unmatched = tuple(str(each) for each in words if str(each) not in ACTIVITIES)
@@ -190,13 +191,13 @@ def _frames(spans: Spans, num_ranks: int, num_steps: int) -> tuple[Floats, Float
 
 
 def _accounts(spans: Spans, begin_s: Floats, end_s: Floats) -> Floats:
-    """Return the accounts of each rank and step: what is neither compute nor communication is `other`."""
+    """Return the accounts of each rank and step: `other` is neither compute nor communication, or of unknown kind."""
     accounts = np.full((*begin_s.shape, len(ACCOUNT_NAMES)), np.nan)
     lengths = {
         name: _sum_of(spans, np.isin(spans.activity, activities), begin_s.shape)
         for name, activities in (("compute", _COMPUTES), ("optimizer", (Activity.OPTIMIZER,)), ("gc", (Activity.GC,)))
     }
-    covered = _covered(spans, begin_s.shape)
+    covered = _covered(spans, spans.activity != Activity.OTHER, begin_s.shape)
     known: Floats = np.sum(list(lengths.values()), axis=0)
     for name, seconds in lengths.items():
         accounts[:, :, ACCOUNT_NAMES.index(name)] = seconds
@@ -212,9 +213,12 @@ def _sum_of(spans: Spans, chosen: npt.NDArray[np.bool_], shape: tuple[int, ...])
     return seconds
 
 
-def _covered(spans: Spans, shape: tuple[int, ...]) -> Floats:
-    """Return how long each rank did anything at all in each step: the length of the union of its spans."""
+def _covered(spans: Spans, chosen: npt.NDArray[np.bool_], shape: tuple[int, ...]) -> Floats:
+    """Return how long each rank did any of the chosen in each step: the length of the union of these spans."""
     order = np.lexsort((spans.start_s, spans.step, spans.rank))
+    order = order[chosen[order]]
+    if not len(order):
+        return np.zeros(shape)
     cell = (spans.rank * shape[1] + spans.step)[order]
     start_s, end_s = spans.start_s[order], spans.end_s[order]
     new = np.r_[True, cell[1:] != cell[:-1]]

@@ -26,6 +26,7 @@ import numpy.typing as npt
 from gscalar.model.spans import CollectiveKind
 from gscalar.model.timeline import Floats
 
+_KINDS: Final = {kind.name.lower(): kind for kind in CollectiveKind}
 _ROUNDS: Final = 60
 _LEAST_SHARE: Final = 1e-3  # a residual below this share of the time weighs no more
 _SAME_SIZE: Final = 1.5  # sizes within this factor do not tell latency from bandwidth
@@ -38,6 +39,11 @@ class Algorithm(StrEnum):
     RING = "ring"
     TREE = "tree"
     FASTEST = "fastest"  # whichever of the two is, as NCCL chooses
+
+
+def kind_named(name: str) -> CollectiveKind:
+    """Return the kind that a timeline's word (all_reduce) means; what is not told apart costs as an all-reduce."""
+    return _KINDS.get(name, CollectiveKind.ALL_REDUCE)
 
 
 def copies(kind: CollectiveKind, group_size: int) -> float:

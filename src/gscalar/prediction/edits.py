@@ -21,13 +21,13 @@ from gscalar.prediction.measured import MeasuredSteps, ideal_durations
 Edit = Callable[[MeasuredSteps], MeasuredSteps]
 
 COMPUTES: Final = (Activity.COMPUTE, Activity.FORWARD, Activity.BACKWARD)
-_POINT_TO_POINT: Final = (
+POINT_TO_POINT: Final = (
     Activity.SEND_FORWARD,
     Activity.RECEIVE_FORWARD,
     Activity.SEND_BACKWARD,
     Activity.RECEIVE_BACKWARD,
 )
-_BACKWARD_SHARE: Final = 2 / 3  # of forward and backward: two products of matrices against one
+BACKWARD_SHARE: Final = 2 / 3  # of forward and backward: two products of matrices against one
 _BUCKETS: Final = (2, 4, 8, 16, 32)
 
 
@@ -115,7 +115,7 @@ def overlapped(*, latency_s: float) -> Edit:
     """
 
     def edit(steps: MeasuredSteps) -> MeasuredSteps:
-        if steps.nodes(*_POINT_TO_POINT).any() or steps.nodes(Activity.FORWARD).any():
+        if steps.nodes(*POINT_TO_POINT).any() or steps.nodes(Activity.FORWARD).any():
             return _overlapped_pipeline(steps)
         if not transfers(steps).any():
             return steps
@@ -128,7 +128,7 @@ def overlapped(*, latency_s: float) -> Edit:
 
 def _overlapped_pipeline(steps: MeasuredSteps) -> MeasuredSteps:
     durations = steps.durations.copy()
-    durations[steps.nodes(*_POINT_TO_POINT)] = 0.0
+    durations[steps.nodes(*POINT_TO_POINT)] = 0.0
     for stage in np.unique(steps.template.stage):
         here = steps.template.stage == stage
         for kind, beside in (
@@ -149,8 +149,8 @@ def _in_buckets(steps: MeasuredSteps, num_buckets: int, latency_s: float) -> Mea
     meets = any(steps.template.nodes[at].across_replicas for at in np.nonzero(moving)[0])
     transfer_s = steps.durations[moving].sum(axis=0) / num_buckets + latency_s
     compute_s = _compute_sums(steps)
-    forward_s = compute_s * (1 - _BACKWARD_SHARE)
-    piece_s = compute_s * _BACKWARD_SHARE / num_buckets
+    forward_s = compute_s * (1 - BACKWARD_SHARE)
+    piece_s = compute_s * BACKWARD_SHARE / num_buckets
     nodes: list[Node] = []
     durations: list[Floats] = []
     moved: dict[int, int] = {}
@@ -202,12 +202,13 @@ def balanced(steps: MeasuredSteps) -> MeasuredSteps:
 
 def _shared_out(steps: MeasuredSteps) -> Floats:
     compute_s = _compute_sums(steps)
-    if steps.work is None or not np.all(np.isfinite(steps.work) & (steps.work > 0)):
+    work = steps.known_work
+    if work is None:
         mean: Floats = np.broadcast_to(compute_s.mean(axis=0), compute_s.shape)
         return mean
-    unit_s = np.maximum(np.median(compute_s / steps.work, axis=1), 1e-12)[:, None]  # of each rank
-    together = steps.work.sum(axis=0) / (1.0 / unit_s).sum()
-    disturbed = compute_s / (unit_s * steps.work)
+    unit_s = np.maximum(np.median(compute_s / work, axis=1), 1e-12)[:, None]  # of each rank
+    together = work.sum(axis=0) / (1.0 / unit_s).sum()
+    disturbed = compute_s / (unit_s * work)
     shared: Floats = together * disturbed
     return shared
 
@@ -240,9 +241,9 @@ def replaced(places: Sequence[tuple[int, int]]) -> Edit:
 
 def _unit_s(steps: MeasuredSteps) -> Floats | None:
     """Return the time that a unit of work takes each replica, `(num_replicas,)`; None where the work is not known."""
-    if steps.work is None or not np.all(np.isfinite(steps.work) & (steps.work > 0)):
+    if steps.known_work is None:
         return None
-    unit_s: Floats = np.median(_compute_sums(steps) / steps.work, axis=1)
+    unit_s: Floats = np.median(_compute_sums(steps) / steps.known_work, axis=1)
     return unit_s
 
 
@@ -265,16 +266,14 @@ def _mean_of(steps: MeasuredSteps, chosen: Bools, stage: int) -> float:
     return float(steps.durations[chosen & (steps.template.stage == stage)].mean())
 
 
-def transfers_scaled(by: float, *, latency_s: float = 0.0, meetings: frozenset[int] | None = None) -> Edit:
+def transfers_scaled(by: float, *, latency_s: float = 0.0) -> Edit:
     """Return the edit of a faster link, or of fewer bytes: what moves takes so many times as long.
 
-    `latency_s` of each transfer stays as it is. Only `meetings` where they are given.
+    `latency_s` of each transfer stays as it is.
     """
 
     def edit(steps: MeasuredSteps) -> MeasuredSteps:
         chosen = transfers(steps)
-        if meetings is not None:
-            chosen &= np.array([node.meeting in meetings for node in steps.template.nodes])
         fixed_s = np.minimum(steps.durations[chosen], latency_s)
         return with_durations(steps, chosen, fixed_s + (steps.durations[chosen] - fixed_s) * by)
 

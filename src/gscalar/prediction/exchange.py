@@ -22,11 +22,10 @@ import numpy as np
 
 from gscalar.model.spans import CollectiveKind
 from gscalar.model.timeline import Floats, Ints, StepTimeline
-from gscalar.prediction.collectives import Algorithm, AlphaBeta
+from gscalar.prediction.collectives import Algorithm, AlphaBeta, kind_named
+from gscalar.prediction.edits import BACKWARD_SHARE
 
 BUCKET_BYTES: Final = 25 * 2**20  # of DistributedDataParallel
-_BACKWARD_SHARE: Final = 2 / 3  # of forward and backward: two products of matrices against one
-_KINDS: Final = {kind.name.lower(): kind for kind in CollectiveKind}
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -83,7 +82,7 @@ class Exchange:
 def even_exchange(gradient_bytes: float, compute_s: float) -> Exchange:
     """Return buckets of usual size, ready one after the other in a backward that nobody looked into."""
     num = max(1, math.ceil(gradient_bytes / BUCKET_BYTES))
-    backward_s = compute_s * _BACKWARD_SHARE
+    backward_s = compute_s * BACKWARD_SHARE
     return Exchange(
         kind=(CollectiveKind.ALL_REDUCE,) * num,
         num_bytes=np.full(num, gradient_bytes / num),
@@ -104,7 +103,7 @@ def measured_exchange(timeline: StepTimeline, exposed_s: Floats, gradient_bytes:
     if found is not None and len(found.kind):
         lead_s = (found.ready_s.max(axis=2, keepdims=True) - found.ready_s).reshape(-1, len(found.kind))
         return Exchange(
-            kind=tuple(_KINDS.get(each, CollectiveKind.ALL_REDUCE) for each in found.kind),
+            kind=tuple(kind_named(each) for each in found.kind),
             num_bytes=np.nan_to_num(found.num_bytes),
             lead_s=np.maximum(np.nan_to_num(_medians(lead_s)), 0.0),
             transfer_s=found.transfer_s,

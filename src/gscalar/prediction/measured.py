@@ -35,6 +35,12 @@ class MeasuredSteps:
     notes: tuple[str, ...] = ()
 
     @property
+    def known_work(self) -> Floats | None:
+        """Units of work, `(num_replicas, num_frames)`; None where they are not all known."""
+        work = self.work
+        return work if work is not None and bool(np.all(np.isfinite(work) & (work > 0))) else None
+
+    @property
     def num_frames(self) -> int:
         """Steps that are replayed."""
         return int(self.durations.shape[2])

@@ -43,9 +43,17 @@ _MOST_IN_SUBSETS: Final = 64  # of more workers it hardly matters that none is d
 
 def without_common(samples_s: Floats) -> Floats:
     """Return the samples, `(num_workers, num_steps)`, without what all workers of a step share; the mean stays."""
+    return parted(samples_s)[1]
+
+
+def parted(samples_s: Floats) -> tuple[Floats, Floats]:
+    """Return what all workers of a step share, `(num_steps,)` with a mean of 0, and the samples without it.
+
+    One worker alone, or one step, shares nothing.
+    """
     num_workers, num_steps = samples_s.shape
     if num_workers < 2 or num_steps < 2:
-        return samples_s
+        return np.zeros(num_steps), samples_s
     own = samples_s - samples_s.mean(axis=1, keepdims=True)  # lasting differences are no chance
     of_step = own.mean(axis=0)
     between = num_workers * float(np.var(of_step, ddof=1))
@@ -55,7 +63,7 @@ def without_common(samples_s: Floats) -> Floats:
     # A worker's own chance was in that mean too, and must not get smaller.
     left = math.sqrt(1 - shared * (2 - shared) / num_workers)
     independent: Floats = samples_s - own + (own - shared * of_step) / left
-    return independent
+    return shared * of_step, independent
 
 
 @dataclass(slots=True)

@@ -120,7 +120,8 @@ def test_a_target_that_is_not_there_is_named(gscalar: Run, home: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("text", "want"), [("10Gbit", 1.25e9), ("1gbit/s", 1.25e8), ("1.2GB", 1.2e9), ("100Mbps", 1.25e7), ("5kB", 5000.0)]
+    ("text", "want"),
+    [("10Gbit", 1.25e9), ("1gbit/s", 1.25e8), ("1.2GB", 1.2e9), ("100Mbps", 1.25e7), ("5kB", 5000.0), ("1GBps", 1e9)],
 )
 def test_bandwidths_are_bits_or_bytes_a_second(text: str, want: float) -> None:
     assert Bandwidth().convert(text, None, None) == want

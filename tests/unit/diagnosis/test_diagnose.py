@@ -12,6 +12,7 @@ import pytest
 from gscalar.diagnosis.diagnose import diagnose
 from gscalar.diagnosis.verdicts import Cause, Diagnosis
 from gscalar.model.timeline import (
+    ACCOUNT_NAMES,
     DeviceUse,
     Floats,
     Rank,
@@ -184,7 +185,45 @@ def test_without_known_work_a_lasting_difference_is_less_certain_and_says_why() 
 def test_of_one_step_nothing_that_lasts_is_said() -> None:
     found = diagnose(data_parallel_timeline(drawn(0), steps=1, slow={3: 2.0}, **QUIET))
     assert Cause.SLOW_WORKER.value in found.unknown
-    assert found.principal.confidence == "low" or found.principal.cause is Cause.NONE
+    assert found.principal.cause is not Cause.SLOW_WORKER
+    assert found.principal.confidence != "high"
+
+
+def without_account(timeline: StepTimeline, account: str, **unknown: str) -> StepTimeline:
+    """Return the timeline of a source that does not see one account."""
+    accounts = timeline.accounts.copy()
+    accounts[:, :, ACCOUNT_NAMES.index(account)] = np.nan
+    return replace(
+        timeline,
+        accounts=accounts,
+        unknown={**timeline.unknown, **{Signal[name]: why for name, why in unknown.items()}},
+    )
+
+
+def test_compute_that_is_not_seen_makes_no_rank_as_fast_as_another() -> None:
+    timeline = data_parallel_timeline(drawn(0), slow={3: 1.5}, **QUIET)
+    found = diagnose(without_account(timeline, "compute", COMPUTE="the host's threads are not told apart"))
+    for cause in (Cause.SLOW_WORKER, Cause.WORK_IMBALANCE, Cause.NOISE):
+        assert "not told apart" in found.unknown[cause.value]
+        assert cause.value not in found.not_supported
+    assert not np.isfinite(fix(found, "balance").gain)
+    assert "balance" in found.unknown
+
+
+def test_communication_that_is_not_seen_leaves_the_gain_of_overlap_open() -> None:
+    timeline = replace(data_parallel_timeline(drawn(0), **QUIET), collectives=None)
+    found = diagnose(without_account(timeline, "exposed_communication", COMMUNICATION="on a GPU"))
+    assert [np.isfinite(fix(found, name).gain) for name in ("overlap", "balance", "overlap+balance")] == [
+        False, True, False,
+    ]  # fmt: skip
+    assert found.unknown["overlap"] == "on a GPU"
+
+
+def test_a_short_wait_for_data_does_not_excuse_a_device_that_idles() -> None:
+    timeline = data_parallel_timeline(drawn(0), data_wait_s=0.0005, **QUIET)
+    (use,) = window(busy_s=0.5, compute_s=0.5, idle_other_s=0.5).devices
+    found = diagnose(replace(timeline, devices=(use,)))
+    assert (found.principal.cause, "idle" in found.unknown) == (Cause.UNKNOWN, True)
 
 
 def test_one_rank_has_no_waiting_to_be_told_from_transfer() -> None:
@@ -219,7 +258,7 @@ WINDOWS: dict[str, tuple[dict[str, float], Cause]] = {
     "idle before late launches": ({"busy_s": 0.3, "idle_launch_s": 0.7}, Cause.LAUNCH_BOUND),
     "idle before work that was queued": ({"busy_s": 0.3, "idle_queued_s": 0.1, "idle_other_s": 0.6}, Cause.UNKNOWN),
     "late launches of long operations": (
-        {"busy_s": 0.3, "idle_launch_s": 0.7, "median_operation_s": 0.02}, Cause.NONE,
+        {"busy_s": 0.3, "idle_launch_s": 0.7, "median_operation_s": 0.02}, Cause.UNKNOWN,
     ),
     "exposed communication": (
         {"compute_s": 0.7, "communication_s": 0.4, "exposed_s": 0.3, "overlap_s": 0.1}, Cause.EXPOSED_COMMUNICATION,

@@ -12,7 +12,7 @@ from gscalar.base.errors import UserError
 from gscalar.diagnosis.whatif import Question, answer
 from gscalar.model.timeline import StepTimeline
 from gscalar.testing.pipelines import pipeline_timeline
-from gscalar.testing.timelines import data_parallel_timeline, draw_data_parallel, simulate_data_parallel
+from gscalar.testing.timelines import data_parallel_timeline, draw_data_parallel, periodic, simulate_data_parallel
 
 
 def timeline(seed: int = 0, **options: Any) -> StepTimeline:
@@ -43,6 +43,23 @@ def test_a_link_moves_the_bytes_that_were_recorded() -> None:
     want = timeline(**{**options, "transfer_s": 2 * 0.75 * 100e6 / 1.25e9})
     assert got.forecast.predicted_mean_s == pytest.approx(mean_step_s(want), rel=0.02)
     assert any("100 MB" in remark for remark in got.remarks)
+
+
+def test_of_few_ranks_that_are_seen_the_others_are_counted_in_the_ring() -> None:
+    options: dict[str, Any] = {"ranks": 2, "jitter": 0.0, "transfer_s": 0.2, "gradient_bytes": 100e6}
+    two_of_eight = replace(timeline(**options), world=8)
+    remarks = answer(two_of_eight, Question(link_bytes_per_s=1.25e9)).remarks
+    assert any("140 ms" in remark for remark in remarks)  # 2 * 7 / 8 * 100 MB at 1.25 GB/s
+    more = answer(two_of_eight, Question(workers=8)).forecast
+    assert more.predicted_mean_s == pytest.approx(mean_step_s(two_of_eight), rel=0.01)
+
+
+def test_what_stalls_all_ranks_at_once_stalls_more_of_them_no_more_often() -> None:
+    options: dict[str, Any] = {"steps": 100, "jitter": 0.0, "transfer_s": 0.0001}
+    options["checkpoint_s"] = periodic(100, 10, 0.5)
+    got = answer(timeline(ranks=4, **options), Question(workers=64))
+    want = mean_step_s(timeline(ranks=64, **options))
+    assert got.forecast.predicted_mean_s == pytest.approx(want, rel=0.1)  # stalled frames are drawn
 
 
 def test_a_batch_scales_what_grows_with_it() -> None:

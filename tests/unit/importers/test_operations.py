@@ -256,9 +256,20 @@ def test_each_type_lies_on_its_lane() -> None:
     got = rows_timeline([row(optype, float(at), 0.5) for at, optype in enumerate(ACTIVITIES)])
 
     lanes = {got.names[name]: Lane(lane) for name, lane in zip(got.spans.name, got.spans.lane, strict=True)}
-    assert {name for name, lane in lanes.items() if lane is Lane.COMPUTE} == {"forward-compute", "backward-compute"}
+    computes = {"forward-compute", "backward-compute", "optimizer"}
+    assert {name for name, lane in lanes.items() if lane is Lane.COMPUTE} == computes
     assert {name for name, lane in lanes.items() if lane is Lane.HOST} == {"gc"}
     assert got.unmatched == ()
+
+
+def test_an_operation_of_unknown_kind_is_not_taken_for_communication() -> None:
+    got = rows_timeline([row("forward-compute", 0.0, 1.0), row("my-own", 1.0, 4.0), row("forward-send", 5.0, 2.0)])
+
+    assert got.unmatched == ("my-own",)
+    want = {"compute": 1.0, "exposed_communication": 2.0, "other": 4.0}
+    assert {name: float(got.account(name)[0, 0]) for name in want} == want
+    lanes = {got.names[name]: Lane(lane) for name, lane in zip(got.spans.name, got.spans.lane, strict=True)}
+    assert lanes["my-own"] is Lane.HOST
 
 
 def test_what_a_table_cannot_know_is_said_with_a_reason() -> None:

@@ -14,8 +14,6 @@ from gscalar.prediction import edits
 from gscalar.prediction.data_parallel import measure_data_parallel
 from gscalar.prediction.edits import Edit
 from gscalar.prediction.forecast import Replay
-from gscalar.prediction.graph import Node, Template
-from gscalar.prediction.measured import MeasuredSteps
 from gscalar.testing.timelines import Pieces, draw_data_parallel, periodic, simulate_data_parallel
 
 RANKS, STEPS = 8, 40
@@ -266,18 +264,3 @@ def test_an_edit_leaves_the_measured_steps_as_they_were() -> None:
         edit(steps)
 
     assert np.array_equal(steps.durations, before)
-
-
-def test_only_the_named_meetings_get_a_faster_link() -> None:
-    nodes = [Node(activity=Activity.COMMUNICATION, meeting=at, label="transfer") for at in range(3)]
-    steps = MeasuredSteps(
-        template=Template(nodes),
-        durations=np.full((3, 2, 1), 4.0),
-        frame_s=np.array([4.0]),
-        steps=np.array([0]),
-        rank_index=np.array([[0, 1]]),
-    )
-
-    got = edits.transfers_scaled(0.25, latency_s=1.0, meetings=frozenset({1}))(steps)
-
-    assert got.durations[:, 0, 0].tolist() == [4.0, 1.75, 4.0]

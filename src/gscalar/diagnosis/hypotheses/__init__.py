@@ -36,6 +36,7 @@ _OF_STEPS: Final[dict[Cause, Callable[[Seen], Hypothesis]]] = {
     Cause.GARBAGE_COLLECTION: stalls.examine_collections,
     Cause.NOISE: noise.examine,
 }
+_OF_COMPUTE: Final = (Cause.SLOW_WORKER, Cause.WORK_IMBALANCE, Cause.NOISE)
 
 
 def examine_all(seen: Seen) -> list[Hypothesis]:
@@ -43,4 +44,8 @@ def examine_all(seen: Seen) -> list[Hypothesis]:
     found = [examine(seen) for examine in _ALWAYS.values()]
     if seen.replay is None:
         return found + [unknown(cause, seen.why_no_replay) for cause in _OF_STEPS]
-    return found + [examine(seen) for examine in _OF_STEPS.values()]
+    not_seen = () if seen.knows_compute else _OF_COMPUTE
+    return found + [
+        unknown(cause, seen.why_no_compute) if cause in not_seen else examine(seen)
+        for cause, examine in _OF_STEPS.items()
+    ]

@@ -28,7 +28,7 @@ def examine(seen: Seen) -> Hypothesis:
     if share < LEAST_SHARE:
         return rejected(Cause.EXPOSED_COMMUNICATION, f"without any transfer a step would be {percent(share)} shorter")
     supporting = [
-        f"without any transfer a step would be {percent(share)} shorter ({ms(seen.transfer_s)} are moved in it)"
+        f"without any transfer a step would be {percent(share)} shorter (transfers take {ms(seen.transfer_s)} in it)"
     ]
     against = []
     if not seen.knows_arrivals and seen.timeline.world > 1:

@@ -23,6 +23,7 @@ LEAST_SHARE: Final = 0.15  # of a device's time
 LEAST_HOST_SHARE: Final = 0.05  # of a step
 LEAST_OF_IDLE: Final = 0.5  # what the host is to blame for must be most of the idle time
 LONG_OPERATION_S: Final = 1e-3
+LIKELY: Final = 0.5  # of the gaps goes where operations are half as many
 
 
 def examine(seen: Seen) -> Hypothesis:
@@ -66,14 +67,23 @@ def _of_devices(seen: Seen, devices: Sequence[DeviceUse]) -> Hypothesis:
 
 def _supported(seen: Seen, supporting: tuple[str, ...], share: float, blamed: float = 1.0) -> Hypothesis:
     """Return the hypothesis supported; `blamed` is the share of the gaps that late launches explain."""
-    removal = labels_scaled("host_gap", by=1 - blamed)
-    likely = labels_scaled("host_gap", by=1 - blamed / 2)
     return Hypothesis(
-        cause=Cause.LAUNCH_BOUND, status=Status.SUPPORTED, evidence_for=supporting, removal=removal, share=share,
-        proposals=(
-            Proposal(name="fuse", knob="torch.compile, fused optimizers, fewer and larger operations",
-                     likely=likely, ceiling=removal, uncertainty=0.5),
-            Proposal(name="larger_batch", knob="twice the batch size (step for the same samples)",
-                     likely=likely, ceiling=removal, uncertainty=0.3),
-        ) if seen.replay is not None else (),
+        cause=Cause.LAUNCH_BOUND, status=Status.SUPPORTED, evidence_for=supporting,
+        removal=labels_scaled("host_gap", by=1 - blamed), share=share,
+        proposals=launch_fixes(blamed) if seen.replay is not None else (),
+    )  # fmt: skip
+
+
+def launch_fixes(blamed: float = 1.0) -> tuple[Proposal, ...]:
+    """Return the fixes of what the host does between operations: a half of what late launches explain is likely."""
+    likely, ceiling = (labels_scaled("host_gap", by=1 - part * blamed) for part in (LIKELY, 1.0))
+    return (
+        Proposal(
+            name="fuse", knob="torch.compile, fused optimizers, fewer and larger operations", likely=likely,
+            ceiling=ceiling, uncertainty=0.5,
+        ),
+        Proposal(
+            name="larger_batch", knob="twice the batch size (step for the same samples)", likely=likely,
+            ceiling=ceiling, uncertainty=0.3,
+        ),
     )  # fmt: skip

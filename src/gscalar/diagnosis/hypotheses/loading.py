@@ -12,7 +12,7 @@ from typing import Final
 import numpy as np
 
 from gscalar.diagnosis.hypotheses.words import ms, percent, ranks_named
-from gscalar.diagnosis.seen import Seen
+from gscalar.diagnosis.seen import Seen, lower_median
 from gscalar.diagnosis.verdicts import Cause, Hypothesis, Status, rejected, unknown
 from gscalar.model.timeline import Floats, Signal
 from gscalar.prediction.edits import labels_scaled, readers_evened
@@ -21,18 +21,21 @@ from gscalar.prediction.forecast import Proposal
 LEAST_SHARE: Final = 0.05
 LEAST_EMPTY: Final = 0.5
 OUTSTANDING: Final = 3.0  # times the median wait of the others
-LEAST_PERSISTENCE: Final = 0.5
+LEAST_PERSISTENCE: Final = 0.5  # of the steps, in which its wait exceeds the others' by
+OF_EXCESS: Final = 0.25  # of what it exceeds them by on average
 
 
 def slow_readers(seen: Seen) -> tuple[int, ...]:
-    """Return the indices of ranks whose wait for data stands out, lastingly, at less than half of the ranks."""
+    """Return the indices of ranks whose wait for data stands out, lastingly, at most at half of the ranks."""
     waits = _waits(seen)
     if len(waits) < 2:
         return ()
     mean_s = waits.mean(axis=1)
-    usual_s = float(np.sort(mean_s)[(len(mean_s) - 1) // 2])
+    usual_s = float(lower_median(mean_s[None])[0])
     stands_out = (mean_s > OUTSTANDING * usual_s) & (mean_s - usual_s > LEAST_SHARE * seen.step_s)
-    lasting = (waits > np.median(waits, axis=0) + (mean_s[:, None] - usual_s) / 4).mean(axis=1) >= LEAST_PERSISTENCE
+    lasting = (waits > np.median(waits, axis=0) + OF_EXCESS * (mean_s[:, None] - usual_s)).mean(
+        axis=1
+    ) >= LEAST_PERSISTENCE
     found = np.nonzero(stands_out & lasting)[0]
     return tuple(int(at) for at in found) if 2 * len(found) <= len(waits) else ()
 
@@ -49,18 +52,24 @@ def examine_reader(seen: Seen) -> Hypothesis:
     waits = _waits(seen).mean(axis=1)
     ranks = tuple(seen.timeline.ranks[at].rank for at in found)
     others = np.delete(waits, found)
-    edit = readers_evened(found)
+    fix = reader_fix(seen, found)
     return Hypothesis(
-        cause=Cause.SLOW_READER, status=Status.SUPPORTED, ranks=ranks, removal=edit,
+        cause=Cause.SLOW_READER, status=Status.SUPPORTED, ranks=ranks, removal=fix.likely,
         evidence_for=(
             f"{ranks_named(ranks)}: {ms(float(waits[list(found)].mean()))} of waiting for data a step, "
             f"the others {ms(float(np.median(others)))}",
         ),
-        proposals=(
-            Proposal(name="reader", knob=f"move or re-stripe the data of {ranks_named(ranks)}", likely=edit,
-                     ceiling=edit, uncertainty=0.1),
-        ),
+        proposals=(fix,),
     )  # fmt: skip
+
+
+def reader_fix(seen: Seen, found: tuple[int, ...]) -> Proposal:
+    """Return the fix of slow readers, which are indices of ranks."""
+    edit = readers_evened(found)
+    ranks = ranks_named([seen.timeline.ranks[at].rank for at in found])
+    return Proposal(
+        name="reader", knob=f"move or re-stripe the data of {ranks}", likely=edit, ceiling=edit, uncertainty=0.1
+    )
 
 
 def examine_input(seen: Seen) -> Hypothesis:
@@ -73,9 +82,7 @@ def examine_input(seen: Seen) -> Hypothesis:
     if share < LEAST_SHARE:
         return rejected(Cause.INPUT_BOUND, f"ranks wait {percent(share)} of a step for data")
     loading = seen.timeline.loading
-    supporting = [
-        f"the device has nothing to do for {ms(share * seen.step_s)} a step, {percent(share)}, while a batch is made"
-    ]
+    supporting = [f"the training waits {ms(share * seen.step_s)} a step for a batch, {percent(share)} of the step"]
     doubts = 0
     if loading is not None and loading.num_workers == 0:
         supporting.append("batches are made in the training's own process")

@@ -2,7 +2,9 @@
 
 Formula: what the step gains where no operation of a rank takes longer than its own median, simulated (quantile replay).
 That is noise only where neither the work, nor a lasting difference between ranks, nor a stall that has a name explains
-it. A peak in the spectrum of the step's times says how often it comes.
+it. A peak in the spectrum of the step's times says how often it comes: the power of a frequency of n that hold nothing
+but chance exceeds x times the mean with probability exp(-x), so that a peak must exceed ln(n / 1 %) times (Fisher
+1929), the mean taken from the median. Of a peak with its harmonics the lowest counts.
 """
 
 from __future__ import annotations
@@ -12,6 +14,7 @@ from typing import Final
 import numpy as np
 
 from gscalar.diagnosis.hypotheses.words import percent
+from gscalar.diagnosis.hypotheses.work_imbalance import correlation
 from gscalar.diagnosis.seen import Seen
 from gscalar.diagnosis.verdicts import Cause, Hypothesis, Status, rejected, unknown
 from gscalar.model.timeline import Floats
@@ -20,8 +23,13 @@ from gscalar.prediction.forecast import Proposal
 
 LEAST_SHARE: Final = 0.05
 FEWEST_STEPS: Final = 20
-LEAST_PEAK: Final = 8.0  # power of a frequency over the median power
+FALSE_ALARM: Final = 0.01  # probability of a period where there is none
 OWNED: Final = 0.5  # correlation of the work with the compute, above which the work owns what varies
+
+ISOLATE: Final = Proposal(
+    name="isolate", knob="pin the workers' cores, and keep others off the machine", likely=tails_cut(),
+    ceiling=tails_cut(), uncertainty=0.3,
+)  # fmt: skip
 
 
 def examine(seen: Seen) -> Hypothesis:
@@ -32,10 +40,10 @@ def examine(seen: Seen) -> Hypothesis:
         return unknown(Cause.NOISE, "operations of a pipeline have no owner that could be ruled out")
     assert seen.replay is not None
     if seen.work is not None:
-        varied = np.corrcoef(seen.work.ravel(), seen.compute_s.sum(axis=0).ravel())[0, 1] if np.ptp(seen.work) else 0.0
+        varied = correlation(seen.work, seen.compute_s.sum(axis=0))
         if np.isfinite(varied) and varied > OWNED:
             return rejected(Cause.NOISE, f"what varies follows the work (correlation {varied:.2f})")
-    edit = tails_cut()
+    edit = ISOLATE.likely
     share = 1 - float(seen.replay.edited_s([edit])[0].mean() / seen.replay.replayed_s.mean())
     if share < LEAST_SHARE:
         return rejected(
@@ -49,16 +57,15 @@ def examine(seen: Seen) -> Hypothesis:
         cause=Cause.NOISE, status=Status.SUPPORTED, evidence_for=tuple(supporting), removal=edit,
         evidence_against=() if seen.work is not None else ("the work of each rank is not known, and might vary",),
         doubts=int(seen.work is None),
-        proposals=(
-            Proposal(name="isolate", knob="pin the workers' cores, and keep others off the machine", likely=edit,
-                     ceiling=edit, uncertainty=0.3),
-        ),
+        proposals=(ISOLATE,),
     )  # fmt: skip
 
 
 def _period(frames_s: Floats) -> float | None:
     """Return after how many steps times repeat; None where no frequency stands out."""
     power = np.abs(np.fft.rfft(frames_s - frames_s.mean()))[1:] ** 2
-    if not len(power) or power.max() < LEAST_PEAK * max(float(np.median(power)), 1e-30):
+    if not len(power):
         return None
-    return len(frames_s) / (int(power.argmax()) + 1)
+    chance = float(np.median(power)) / np.log(2) * np.log(len(power) / FALSE_ALARM)
+    peaks = np.nonzero(power > max(chance, power.max() / 2, 1e-30))[0]
+    return len(frames_s) / (int(peaks[0]) + 1) if len(peaks) else None

@@ -17,18 +17,13 @@ from gscalar.diagnosis.hypotheses.words import ms, ranks_named
 from gscalar.diagnosis.seen import Seen
 from gscalar.diagnosis.verdicts import Cause, Hypothesis, Status, rejected, unknown
 from gscalar.model.timeline import Activity, Floats
-from gscalar.prediction.edits import Edit
+from gscalar.prediction.edits import POINT_TO_POINT, Edit
 from gscalar.prediction.forecast import Proposal
 from gscalar.prediction.measured import MeasuredSteps
 
 LEAST_RATIO: Final = 2.0
 LEAST_GAIN: Final = 0.02  # of the step, simulated
-_OVER_EDGES: Final = (
-    Activity.SEND_FORWARD,
-    Activity.RECEIVE_FORWARD,
-    Activity.SEND_BACKWARD,
-    Activity.RECEIVE_BACKWARD,
-)
+FEWEST_LINKS: Final = 3  # of two nobody can say which is the usual one
 _OF_A_STAGE: Final = (Activity.GATHER_PARAMETERS, Activity.SCATTER_GRADIENTS, Activity.REDUCE_GRADIENTS)
 
 
@@ -50,7 +45,7 @@ def examine(seen: Seen) -> Hypothesis:
         return unknown(Cause.SLOW_LINK, "no transfer is seen")
     links = _links(steps)
     if not links:
-        return unknown(Cause.SLOW_LINK, "all ranks share one group: there is no second link to compare it with")
+        return unknown(Cause.SLOW_LINK, f"there are no {FEWEST_LINKS} links that move the same, to compare one with")
     slow = [link for link in links if link.ratio >= LEAST_RATIO]
     edit = _evened(slow)
     assert seen.replay is not None
@@ -65,14 +60,19 @@ def examine(seen: Seen) -> Hypothesis:
     stages = tuple(sorted({link.stage for link in slow}))
     at = {stage: index for index, stage in enumerate(np.unique(steps.template.stage).tolist())}
     ranks = tuple(sorted({seen.rank_of(at[link.stage], link.replica) for link in slow if link.replica is not None}))
-    where = ranks_named(ranks) if ranks else f"stage {worst.stage}"
+    at_worst = [] if worst.replica is None else [seen.rank_of(at[worst.stage], worst.replica)]
+    of_worst = ranks_named(at_worst) if at_worst else f"stage {worst.stage}"
+    where = ranks_named(ranks) if ranks else of_worst
+    # Stages hold unlike numbers of parameters (the first has the embeddings); messages between stages are alike.
+    unequal = any(link.replica is None for link in slow)
     return Hypothesis(
         cause=Cause.SLOW_LINK, status=Status.SUPPORTED, ranks=ranks, stages=stages,
         evidence_for=(
-            f"{worst.activity.name.lower().replace('_', ' ')} of {where} takes {ms(worst.taken_s)} once all came, "
+            f"{worst.activity.name.lower().replace('_', ' ')} of {of_worst} takes {ms(worst.taken_s)} once all came, "
             f"{worst.ratio:.1f}x of what it takes its peers",
         ),
-        removal=edit,
+        evidence_against=("how many bytes each stage moves is not known: more of them would look alike",) * unequal,
+        doubts=int(unequal), removal=edit,
         proposals=(
             Proposal(
                 name="faster_link", knob=f"re-route {where}, or compress", likely=edit, ceiling=edit, uncertainty=0.1
@@ -85,7 +85,7 @@ def _links(steps: MeasuredSteps) -> list[_Link]:
     """Return every link that has peers, with its ratio to them."""
     links: list[_Link] = []
     stages = np.unique(steps.template.stage).tolist()
-    for activity in (*_OVER_EDGES, *_OF_A_STAGE):
+    for activity in (*POINT_TO_POINT, *_OF_A_STAGE):
         taken: dict[tuple[int, int | None], float] = {}
         for stage in stages:
             chosen = (steps.template.stage == stage) & steps.nodes(activity)
@@ -97,9 +97,9 @@ def _links(steps: MeasuredSteps) -> list[_Link]:
             else:
                 for replica in range(steps.num_replicas):
                     taken[stage, replica] = float(np.median(seconds[:, replica]))
-        if len(taken) < 3:
+        usual = float(np.median(list(taken.values()))) if taken else 0.0
+        if len(taken) < FEWEST_LINKS or usual <= 0:
             continue
-        usual = max(float(np.median(list(taken.values()))), 1e-9)
         links += [_Link(activity, *place, seconds / usual, seconds) for place, seconds in taken.items()]
     return links
 

@@ -17,6 +17,7 @@ import numpy as np
 from gscalar.diagnosis.hypotheses.words import percent, ranks_named
 from gscalar.diagnosis.seen import Seen
 from gscalar.diagnosis.verdicts import Cause, Hypothesis, Status, rejected, unknown
+from gscalar.model.timeline import Floats
 from gscalar.prediction.edits import replaced
 from gscalar.prediction.forecast import Proposal
 
@@ -36,11 +37,16 @@ def slow_workers(seen: Seen) -> list[tuple[int, int]]:
     # Of the better half: with two workers the slow one must not hide itself.
     scatter = np.sort(np.abs(pace - 1), axis=None)[(pace.size - 1) // 2]
     slow = (pace >= LEAST_PACE) & (pace - 1 >= SCATTERS * scatter)
-    lasting = (seen.relative > 1 + (pace[:, :, None] - 1) / 2).mean(axis=2)
-    slow &= lasting >= LEAST_PERSISTENCE
+    slow &= _persistence(seen) >= LEAST_PERSISTENCE
     slow &= slow.mean(axis=1, keepdims=True) <= MOST_SLOW_SHARE
     places = [(int(stage), int(replica)) for stage, replica in np.argwhere(slow)]
     return sorted(places, key=lambda place: -pace[place])
+
+
+def _persistence(seen: Seen) -> Floats:
+    """Return the share of the steps in which each worker is above half of its usual excess, of the shape of `pace`."""
+    persistence: Floats = (seen.relative > 1 + (seen.pace[:, :, None] - 1) / 2).mean(axis=2)
+    return persistence
 
 
 def examine(seen: Seen) -> Hypothesis:
@@ -49,20 +55,24 @@ def examine(seen: Seen) -> Hypothesis:
         return unknown(Cause.SLOW_WORKER, "no worker has a peer that does the same")
     if seen.relative.shape[2] < FEWEST_STEPS:
         return unknown(Cause.SLOW_WORKER, f"fewer than {FEWEST_STEPS} steps do not show what lasts")
-    places = slow_workers(seen)
+    places = sorted(slow_workers(seen), key=lambda place: seen.rank_of(*place))  # ranks and paces in one order
     if not places:
         return rejected(Cause.SLOW_WORKER, _why_not(seen))
     stages = np.unique(seen.steps.template.stage)
-    ranks = tuple(sorted(seen.rank_of(*place) for place in places))
+    ranks = tuple(seen.rank_of(*place) for place in places)
     edit = replaced([(int(stages[stage]), replica) for stage, replica in places])
     unit = seen.timeline.work_unit.removesuffix("s") or "unit of work"
     measure = f"a {unit}" if seen.work is not None else "the same work"
     pace = ", ".join(f"{seen.pace[place]:.2f}x" for place in places[:6])
     last = sum(float(seen.last_share[place]) for place in places)
-    supporting = [f"{measure} takes {ranks_named(ranks)} {pace} of what it takes their peers, in nearly every step"]
-    supporting.append(
-        f"they are last of their stage in {percent(min(1.0, last / len({at for at, _ in places})))} of the steps"
-    )
+    lasting = min(float(_persistence(seen)[place]) for place in places)
+    is_one = len(places) == 1
+    supporting = [
+        f"{measure} takes {ranks_named(ranks)} {pace} of what it takes {'its' if is_one else 'their'} peers, "
+        f"lastingly in {percent(lasting)} of the steps",
+        f"{'it computes' if is_one else 'one of them computes'} longest among its peers in "
+        f"{percent(min(1.0, last / len({at for at, _ in places})))} of the steps",
+    ]
     if seen.worst_workers_share is not None and seen.worst_workers_share >= LEAST_EXPLAINED:
         supporting.append(
             f"M_W: the worst 3 % of the workers explain {percent(min(1.0, seen.worst_workers_share))} of the slow-down"

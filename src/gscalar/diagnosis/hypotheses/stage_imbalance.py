@@ -12,7 +12,7 @@ from typing import Final
 import numpy as np
 
 from gscalar.diagnosis.hypotheses.words import percent
-from gscalar.diagnosis.seen import Seen
+from gscalar.diagnosis.seen import Seen, lower_median
 from gscalar.diagnosis.verdicts import Cause, Hypothesis, Status, rejected, unknown
 from gscalar.prediction.edits import repartitioned
 from gscalar.prediction.forecast import Proposal
@@ -25,7 +25,7 @@ def examine(seen: Seen) -> Hypothesis:
     if not seen.timeline.is_pipeline:
         return rejected(Cause.STAGE_IMBALANCE, "there are no stages")
     num = seen.compute_s.shape[1]
-    of_stage = np.sort(seen.compute_s, axis=1)[:, (num - 1) // 2].mean(axis=1)
+    of_stage = lower_median(seen.compute_s).mean(axis=1)
     imbalance = float(of_stage.max() / of_stage.mean() - 1)
     if imbalance < LEAST_IMBALANCE:
         return rejected(
@@ -36,7 +36,7 @@ def examine(seen: Seen) -> Hypothesis:
     longest = int(of_stage.argmax())
     stage = int(np.unique(seen.steps.template.stage)[longest])
     supporting = [f"stage {stage} computes {percent(imbalance)} longer than the mean of the stages, in all replicas"]
-    if seen.last_stage_share is not None:
+    if seen.last_stage_share is not None and longest == len(of_stage) - 1:
         supporting.append(f"M_S: the last stage explains {percent(seen.last_stage_share)} of the slow-down")
     return Hypothesis(
         cause=Cause.STAGE_IMBALANCE, status=Status.SUPPORTED, stages=(stage,),

@@ -3,8 +3,8 @@
 Formula: the mean over steps of (longest compute / mean compute - 1), after what is lasting about each worker is taken
 out where the work is not known; where it is, of the work itself, and the time of a unit must be about equal. What
 this costs is simulated by giving each step's ranks equal shares. In a pipeline without known work, forwards and
-backwards of the same micro-batch that move together (correlation of 0.9, OSDI 2025) tell work from noise; both are
-divided by the pace of their worker first, since a slow worker makes them move together too.
+backwards of the same micro-batch that move together (correlation of at least 0.8 here; 0.9 in OSDI 2025) tell work from
+noise; both are divided by the pace of their worker first, since a slow worker makes them move together too.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from typing import Final
 
 import numpy as np
 
-from gscalar.diagnosis.hypotheses.words import ms, percent
+from gscalar.diagnosis.hypotheses.words import ms, percent, ranks_named
 from gscalar.diagnosis.seen import Seen
 from gscalar.diagnosis.verdicts import Cause, Hypothesis, Status, rejected, unknown
 from gscalar.model.timeline import Activity, Floats
@@ -22,6 +22,7 @@ from gscalar.prediction.edits import balanced
 LEAST_IMBALANCE: Final = 0.03
 LEAST_CORRELATION: Final = 0.8
 LEAST_WAIT: Final = 0.02  # of the step
+LEAST_PERSISTENCE: Final = 0.7  # of the steps, in which the same rank has more
 MOST_UNIT_SPREAD: Final = 0.08  # of the time of a unit between ranks, where the same rank always has more
 
 
@@ -34,14 +35,14 @@ def examine(seen: Seen) -> Hypothesis:
 
 def _by_work(seen: Seen, work: Floats) -> Hypothesis:
     imbalance = float((work.max(axis=0) / work.mean(axis=0) - 1).mean())
-    spread = float(seen.pace.max() / seen.pace.min() - 1)
+    spread = float(seen.pace.max() / max(seen.pace.min(), 1e-12) - 1)
     unit = seen.timeline.work_unit or "units"
     if imbalance < LEAST_IMBALANCE:
         return rejected(
             Cause.WORK_IMBALANCE, f"ranks have equal work (the most {unit} are {percent(imbalance)} over the mean)"
         )
     compute_s = seen.compute_s.sum(axis=0)
-    follows = _correlation(work, compute_s)
+    follows = correlation(work, compute_s)
     supporting = [f"the rank with the most {unit} has {percent(imbalance)} more than the mean, step by step"]
     against: list[str] = []
     equal = f"time per unit is {'about equal' if spread <= MOST_UNIT_SPREAD else 'unequal'} (spread {percent(spread)})"
@@ -54,7 +55,7 @@ def _by_work(seen: Seen, work: Floats) -> Hypothesis:
     ranks = tuple(each.rank for at, each in enumerate(seen.timeline.ranks) if _always_more(work, at))
     last = float(seen.last_share.max())
     supporting.append(
-        f"the same ranks have the most in nearly every step: {', '.join(map(str, ranks))}"
+        f"{ranks_named(ranks)} {'has' if len(ranks) == 1 else 'have'} more than the mean in nearly every step"
         if ranks
         else f"ranks take turns to be last (the most frequent one in {percent(last)} of the steps)"
     )
@@ -63,7 +64,7 @@ def _by_work(seen: Seen, work: Floats) -> Hypothesis:
 
 def _always_more(work: Floats, rank: int) -> bool:
     """Whether a rank has more than the mean by the limit in nearly all steps."""
-    return bool((work[rank] > (1 + LEAST_IMBALANCE) * work.mean(axis=0)).mean() >= 0.7)
+    return bool((work[rank] > (1 + LEAST_IMBALANCE) * work.mean(axis=0)).mean() >= LEAST_PERSISTENCE)
 
 
 def _by_time(seen: Seen) -> Hypothesis:
@@ -125,12 +126,13 @@ def _forward_with_backward(seen: Seen) -> float | None:
         pairs.append([part / part.mean() for part in mean])
     if not pairs:
         return None
-    return _correlation(
+    return correlation(
         np.concatenate([pair[0].ravel() for pair in pairs]), np.concatenate([pair[1].ravel() for pair in pairs])
     )
 
 
-def _correlation(left: Floats, right: Floats) -> float:
+def correlation(left: Floats, right: Floats) -> float:
+    """Return Pearson's correlation of all values; NaN where one of the two does not vary."""
     left, right = left.ravel() - left.mean(), right.ravel() - right.mean()
     spread = float(np.sqrt((left @ left) * (right @ right)))
     return float(left @ right) / spread if spread > 0 else float("nan")
