@@ -21,6 +21,7 @@ settings.register_profile("default", deadline=None, suppress_health_check=[Healt
 settings.load_profile("default")
 
 FOLDER_MARKS = ("integration", "e2e")
+SLOW_S = 20.0  # of a test that is marked as slow without a number
 EXTRAS = {
     "torch": "torch",
     "tensorflow": "tensorflow",
@@ -48,6 +49,14 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
         for folder in FOLDER_MARKS:
             if f"/tests/{folder}/" in item.path.as_posix():
                 item.add_marker(folder)
+    # The longest begin first, so that none of them is left to one process at the end. The rest stays shuffled.
+    items.sort(key=usual_s, reverse=True)
+
+
+def usual_s(item: pytest.Item) -> float:
+    """Return about how long a test takes, as its mark says; 0 for those without."""
+    marker = item.get_closest_marker("slow")
+    return 0.0 if marker is None else float(next(iter(marker.args), SLOW_S))
 
 
 def pytest_runtest_setup(item: pytest.Item) -> None:

@@ -1,4 +1,4 @@
-"""What a visitor does first: a fresh clone in an empty folder, and `make demo`, in full size.
+"""What a visitor does first: a fresh clone in an empty folder, and `make demo`; in full size where time allows.
 
 The environment that `make setup` makes is the one that runs this test, made minutes ago from the same files: the clone
 is given that one, so that the packages are not installed a second time.
@@ -34,11 +34,14 @@ def clone(folder: Path) -> None:
 
 
 @pytest.mark.torch
-@pytest.mark.slow
+@pytest.mark.slow(60)
 @pytest.mark.timeout(LIMIT_S + 60)
 @pytest.mark.skipif(not (ROOT / ".git").exists(), reason="needs git's list of files: run it in a clone")
+@pytest.mark.parametrize(
+    "size", [pytest.param("", marks=pytest.mark.long), "DEMO_ARGS=--set config.steps=100"], ids=["whole", "an eighth"]
+)
 def test_make_demo_in_a_fresh_clone_trains_with_two_workers(
-    tmp_path: Path, home: Path, spawn: Callable[..., subprocess.Popen[Any]]
+    size: str, tmp_path: Path, home: Path, spawn: Callable[..., subprocess.Popen[Any]]
 ) -> None:
     folder = tmp_path / "clone"
     folder.mkdir()
@@ -48,7 +51,7 @@ def test_make_demo_in_a_fresh_clone_trains_with_two_workers(
     out, err = tmp_path / "out", tmp_path / "err"
 
     with out.open("wb") as stdout, err.open("wb") as stderr:
-        demo = spawn(["make", "demo"], cwd=folder, stdout=stdout, stderr=stderr)
+        demo = spawn(["make", "demo", *filter(None, [size])], cwd=folder, stdout=stdout, stderr=stderr)
         code = demo.wait(LIMIT_S)
 
     said = f"{out.read_text()}\n{err.read_text()}"

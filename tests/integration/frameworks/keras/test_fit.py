@@ -47,10 +47,12 @@ def test_one_worker_undisturbed_killed_stopped_and_with_another_seed(train: Call
 @pytest.mark.parametrize(
     ("how", "backend", "workers", "kill"),
     [
-        ("dataset", "tensorflow", 1, "16:0"),  # after the second epoch's last step
+        ("dataset", "tensorflow", 2, "16:1"),  # after the second epoch's last step
         pytest.param("arrays", "jax", 1, "13:0", marks=pytest.mark.jax),
         ("loader", "torch", 1, "12:0"),
-        ("dataset", "tensorflow", 2, "13:0"),
+        pytest.param("dataset", "tensorflow", 1, "16:0", marks=pytest.mark.long),
+        pytest.param("dataset", "tensorflow", 2, "13:0", marks=pytest.mark.long),
+        pytest.param("arrays", "tensorflow", 2, "13:1", marks=pytest.mark.long),
     ],
 )
 def test_a_killed_worker_is_restarted_and_ends_with_the_undisturbed_weights(
@@ -72,17 +74,15 @@ def test_a_second_fit_goes_on_where_it_was_with_its_own_optimizer_and_the_best_w
 
 
 @pytest.mark.parametrize(
-    ("how", "backend", "kill"),
+    ("how", "backend"),
     [
-        ("arrays", "tensorflow", "13:1"),
-        ("arrays", "torch", ""),
-        pytest.param("arrays", "jax", "", marks=pytest.mark.jax),
-        ("loop", "tensorflow", ""),
+        ("arrays", "tensorflow"),
+        ("arrays", "torch"),
+        pytest.param("arrays", "jax", marks=pytest.mark.jax),
+        ("loop", "tensorflow"),
     ],
 )
-def test_two_workers_train_as_one_with_the_doubled_batch(
-    how: str, backend: str, kill: str, train: Callable[..., Any]
-) -> None:
+def test_two_workers_train_as_one_with_the_doubled_batch(how: str, backend: str, train: Callable[..., Any]) -> None:
     settings = {"HOW": how, "KERAS_BACKEND": backend}
     alone = train("alone", BATCH="64", **settings)
     both = train("both", workers=2, BATCH="32", **settings)
@@ -90,8 +90,6 @@ def test_two_workers_train_as_one_with_the_doubled_batch(
     assert alone.shown["steps"] == both.shown["steps"] == 24  # 500 samples are 8 batches, the last of 52
     assert max(float(np.abs(a - b).max()) for a, b in zip(alone.weights, both.weights, strict=True)) < 1e-6
     assert both.shown["accounts"]["exposed_communication"]["mean"] > 0
-    if kill:
-        assert_same_training(train("killed", workers=2, BATCH="32", SIGKILL=kill, **settings), both)
 
 
 def test_workers_that_made_other_models_train_the_first_ones(gang: Callable[..., None], tmp_path: Path) -> None:
