@@ -83,7 +83,7 @@ CODES: Final[dict[str, str]] = {
     "trace-mixed": "Traces that were given together are not of one training, or two are of the same rank.",
     "fix-unknown": "No fix has this name, or it does not apply to what was measured.",
     "nothing-to-replay": "A question about other steps was asked of a source that has no steps.",
-    "report-not-writable": "The page of a diagnosis cannot be written where it was asked for.",
+    "report-not-writable": "The page or the trace of a diagnosis cannot be written where it was asked for.",
     "fault-impossible": "A fault cannot be injected into this run; nothing is left stopped or filled.",
 }
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+from collections.abc import Sequence
 from pathlib import Path
 
 import click
@@ -37,6 +39,7 @@ def command(targets: tuple[str, ...], html: Path | None, trace: Path | None, as_
     profiler (Kineto), Nsight Systems (sqlite), TensorFlow's and JAX's profiler (xplane), tables of operations
     (parquet, CSV). Files of several ranks of one training are read together.
     """
+    _keep_inputs(targets, [each for each in (html, trace) if each is not None])
     timeline = open_timeline(targets, lambda reference: find_run(home, reference))
     found = diagnose(timeline)
     if trace is not None:
@@ -54,6 +57,16 @@ def command(targets: tuple[str, ...], html: Path | None, trace: Path | None, as_
         for path in (html, trace):
             if path is not None:
                 click.echo(f"wrote {path}", err=True)
+
+
+def _keep_inputs(targets: Sequence[str], written: Sequence[Path]) -> None:
+    """Refuse to write over a trace that is to be read, and two files into one."""
+    places = [os.path.realpath(path) for path in written]
+    if len(set(places)) < len(places):
+        raise click.UsageError(f"--html and --trace name the same file: {written[0]}")
+    for target in targets:
+        if os.path.realpath(target) in places:
+            raise click.UsageError(f"{target} would be overwritten; name another file to write.")
 
 
 def find_run(home_flag: str | None, reference: str) -> FoundRun:

@@ -36,6 +36,8 @@ _RATE: Final = r"(\d+(?:\.\d+)?)([kKmMgGtT]?)([bB]it|bps|b|B)(?:/s)?"
 _PREFIXES: Final = {"": 1.0, "k": 1e3, "m": 1e6, "g": 1e9, "t": 1e12}
 _TIMES_S: Final = {"ns": 1e-9, "us": 1e-6, "ms": 1e-3}
 _USUAL_LATENCY_S: Final = 50e-6
+_LONGEST_LATENCY_S: Final = 60
+_FASTEST_LINK: Final = 1e18  # bytes a second
 
 
 class _Workers(click.ParamType[tuple[int, ...]]):
@@ -70,6 +72,8 @@ class _Link(click.ParamType[AlphaBeta]):
             self.fail(f"{value!r} is no link such as 10Gbit, 12.5GB or 25Gbit,20us.", param, ctx)
         latency_s = float(found[4]) * _TIMES_S[found[5]] if found[4] else _USUAL_LATENCY_S
         rate = float(found[1]) * _PREFIXES[found[2].lower()] / (1 if found[3] == "B" else 8)
+        if not (1 / 8 <= rate <= _FASTEST_LINK and latency_s <= _LONGEST_LATENCY_S):
+            self.fail(f"{value!r} is out of range: from 1bit to 1000000TB, up to {_LONGEST_LATENCY_S} s.", param, ctx)
         return AlphaBeta(alpha_s=latency_s, beta_bytes_per_s=rate)
 
 

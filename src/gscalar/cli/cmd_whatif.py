@@ -16,6 +16,7 @@ from gscalar.diagnosis.verdicts import FIX_NAMES
 from gscalar.diagnosis.whatif import Question, answer
 from gscalar.views.diagnose import forecast_json, open_timeline
 
+SLOWEST_LINK, FASTEST_LINK = 1 / 8, 1e18  # bytes a second
 _UNITS: Final = {"": 1, "k": 1e3, "m": 1e6, "g": 1e9, "t": 1e12}
 
 
@@ -36,7 +37,10 @@ class Bandwidth(click.ParamType):  # type: ignore[type-arg]  # generic in new ve
         if found is None or number <= 0:
             self.fail(f"{value!r} is no bandwidth; write 10Gbit, or 1.2GB for bytes.", param, ctx)
         is_bits = found[3].lower() == "bit" or found[3].startswith("b")  # Gbps are bits, GBps bytes
-        return number * _UNITS[found[2].lower()] / (8 if is_bits else 1)
+        bytes_per_s = number * _UNITS[found[2].lower()] / (8 if is_bits else 1)
+        if not SLOWEST_LINK <= bytes_per_s <= FASTEST_LINK:
+            self.fail(f"{value!r} is out of range: from 1bit to 1000000TB.", param, ctx)
+        return bytes_per_s
 
 
 @click.command("whatif")

@@ -13,6 +13,7 @@ from gscalar.cli.costs import percent
 from gscalar.cli.tables import make_console, print_table
 from gscalar.diagnosis.verdicts import Cause, Diagnosis, Finding
 from gscalar.prediction.forecast import Forecast
+from gscalar.views.reporting.markup import clean
 
 _WORDS: Final = {
     Cause.SLOW_WORKER: "a slow worker",
@@ -30,6 +31,8 @@ _WORDS: Final = {
     Cause.NONE: "nothing is wrong",
     Cause.UNKNOWN: "not known",
 }
+_MOST_NAMES: Final = 8
+_LONGEST_NAME: Final = 120
 _FIXES: Final = {
     "overlap": "A overlap transfers",
     "balance": "B balance the work",
@@ -66,16 +69,18 @@ def print_diagnosis(found: Diagnosis) -> None:
         for why, names in _by_reason(found).items():
             console.print(Text(f"  {', '.join(names)} ({why})"), soft_wrap=True)
     if found.unmatched:
-        console.print(Text(f"Of unknown kind: {', '.join(found.unmatched)}"), soft_wrap=True)
+        more = len(found.unmatched) - _MOST_NAMES
+        named = ", ".join(clean(name, _LONGEST_NAME) for name in found.unmatched[:_MOST_NAMES])
+        console.print(Text(f"Of unknown kind: {named}{f' and {more} more' if more > 0 else ''}"), soft_wrap=True)
     for note in found.notes:
-        console.print(Text(f"Note: {note}"), soft_wrap=True)
+        console.print(Text(f"Note: {clean(note)}"), soft_wrap=True)
 
 
 def _headline(found: Diagnosis) -> str:
     ranks = f"{found.num_ranks} of {found.world} ranks" if found.world > found.num_ranks else f"{found.num_ranks} ranks"
     if found.num_ranks == 1 and found.world <= 1:
         ranks = "1 rank"
-    parts = [found.name, ranks]
+    parts = [clean(found.name), ranks]
     if found.step_median_s is None:
         parts.append("no steps, one window of time")
     else:
@@ -100,7 +105,7 @@ def _print_finding(title: str, finding: Finding, found: Diagnosis) -> None:
     console.print(heading.append(f"  confidence {finding.confidence}"), soft_wrap=True)
     for word, lines in (("for", finding.evidence_for), ("against", finding.evidence_against)):
         for line in lines:
-            console.print(Text(f"  {word + ':':9s}{line}"), soft_wrap=True)
+            console.print(Text(f"  {word + ':':9s}{clean(line)}"), soft_wrap=True)
     if finding.cost_share is not None:
         of_step = "of every step" if found.step_median_s is not None else "of the time seen"
         console.print(Text(f"  cost:    {percent(finding.cost_share)} {of_step}"))

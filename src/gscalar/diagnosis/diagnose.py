@@ -28,6 +28,7 @@ LEAST_COST: Final = 0.02
 MOST_REPLAY_ERROR: Final = 0.05
 ENOUGH_STEPS: Final = 10
 _FEWEST_STEPS: Final = 3
+_MOST_DOUBTS: Final = 2
 MOST_UNEXPLAINED: Final = 0.15  # of a device's time
 
 
@@ -105,9 +106,12 @@ def _confidence(seen: Seen, hypothesis: Hypothesis) -> str:
     doubts = hypothesis.doubts
     if seen.replay is None or abs(seen.replay.error) > MOST_REPLAY_ERROR:
         doubts += 1
+    doubts += seen.timeline.world > seen.timeline.num_ranks  # a rank that is not seen may be what others wait for
+    if seen.timeline.is_cut:
+        doubts += _MOST_DOUBTS
     num_steps = seen.timeline.num_steps
     doubts += (num_steps < ENOUGH_STEPS) + (num_steps < _FEWEST_STEPS)
-    return ("high", "medium", "low")[min(doubts, 2)]
+    return ("high", "medium", "low")[min(doubts, _MOST_DOUBTS)]
 
 
 def _no_finding(seen: Seen, unknown: Mapping[str, str]) -> Finding:
@@ -125,7 +129,7 @@ def _no_finding(seen: Seen, unknown: Mapping[str, str]) -> Finding:
     )
     return Finding(
         cause=cause, ranks=(), stages=(), cost_share=None,
-        confidence="low" if cause is Cause.UNKNOWN else "high" if enough else "medium",
+        confidence="low" if cause is Cause.UNKNOWN or seen.timeline.is_cut else "high" if enough else "medium",
         evidence_for=supporting, evidence_against=against,
     )  # fmt: skip
 
@@ -179,7 +183,11 @@ def _unexplained_idle(seen: Seen) -> float:
         if np.isfinite(each.idle_launch_s) and each.median_operation_s <= LONG_OPERATION_S
     )
     stalled = sum(seen.share(account) for account in ("data_wait", "checkpoint", "gc"))
-    return sum(each.idle_s for each in devices) / span_s - max(late_s / span_s, stalled)
+    idle = sum(each.idle_s for each in devices) / span_s
+    if seen.replay is not None:
+        # A device's span ends with its last operation, and a step may last longer.
+        idle = max(idle, seen.share("host_gap"))
+    return idle - max(late_s / span_s, stalled)
 
 
 def _fixes(seen: Seen, hypotheses: Sequence[Hypothesis]) -> tuple[Forecast, ...]:

@@ -39,9 +39,12 @@ class Seen:
         if not timeline.num_steps:
             return cls(timeline, None, timeline.unknown.get(Signal.STEPS, "there are no steps"))
         try:
-            return cls(timeline, Replay.of(measured_steps(timeline)))
+            replay = Replay.of(measured_steps(timeline))
         except NotReplayable as error:
             return cls(timeline, None, str(error))
+        if not replay.replayed_s.mean() > 0:
+            return cls(timeline, None, "what was measured takes no time")
+        return cls(timeline, replay)
 
     @property
     def steps(self) -> MeasuredSteps:

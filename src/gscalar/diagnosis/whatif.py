@@ -29,6 +29,7 @@ from gscalar.prediction.slowest import parted
 _SEED: Final = 1_234
 _MOST_CELLS: Final = 2_000_000  # replicas x frames x nodes of a replay
 _MOST_WORKERS: Final = 100_000
+_LARGEST_BATCH: Final = 10**12
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -59,7 +60,7 @@ def answer(timeline: StepTimeline, question: Question) -> Answer:
     if seen.replay is None:
         raise _cannot(seen, seen.why_no_replay)
     hypotheses = examine_all(seen) if question.fixes else []
-    proposals = [proposal_named(seen, name, hypotheses) for name in question.fixes]
+    proposals = [proposal_named(seen, name, hypotheses) for name in dict.fromkeys(question.fixes)]
     remarks: list[str] = []
     if question.batch is not None:
         proposals.append(_with_batch(seen, question.batch, remarks))
@@ -160,13 +161,11 @@ def _with_batch(seen: Seen, batch: int, remarks: list[str]) -> Proposal:
     now = seen.timeline.counters.get("samples")
     if now is None or not np.isfinite(now).all() or not now.mean() > 0:
         raise _cannot(seen, "the number of samples of a step is not known")
-    if batch < 1:
+    if not 1 <= batch <= _LARGEST_BATCH:
         raise UserError(
-            code="impossible-value",
-            what="A batch has at least one sample.",
-            value=batch,
-            next_step="Give a larger one.",
-        )
+            code="impossible-value", what="The number of samples in a batch is out of range.", value=batch,
+            next_step=f"Between 1 and {_LARGEST_BATCH}.",
+        )  # fmt: skip
     factor = batch / float(now.mean())
     remarks.append(f"a step of {batch} samples a worker, where it was {now.mean():g}: {factor:.3g} times the samples")
     remarks.append(

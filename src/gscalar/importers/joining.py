@@ -189,7 +189,7 @@ class _Table:
         spans, names = self._spans(matched)
         return StepTimeline(
             source="kineto",
-            name=first.name if len(self._traces) == 1 else first.parent.name or str(first.parent),
+            name=first.name if len(self._traces) == 1 else first.absolute().parent.name or str(first.parent),
             ranks=self._ranks,
             steps=self._numbers,
             begin_s=self._placed([trace.begin_s + clock.shift_s for trace, clock in self._both()]),
@@ -204,6 +204,7 @@ class _Table:
             unknown=unknown,
             unmatched=tuple(sorted({name for trace in self._traces for name in trace.unmatched})),
             notes=tuple(notes),
+            is_cut=any(trace.is_cut for trace in self._traces),
         )
 
     def _both(self) -> list[tuple[RankTrace, Clock]]:

@@ -25,9 +25,10 @@ from gscalar.importers.operation_names import collective_kind
 from gscalar.importers.rank_trace import Bools, Exchanges, HostSpans, Operations, ProcessGroup, RankTrace
 from gscalar.model.timeline import NONE, Activity, Floats, Ints, Signal
 
-_FILE_RANK: Final = re.compile(r"rank[-_.]?(\d+)", re.IGNORECASE)
+_FILE_RANK: Final = re.compile(r"rank[-_.]?(\d{1,9})(?!\d)", re.IGNORECASE)
 _MARKS: Final = ("deviceProperties", "distributedInfo", "record_shapes", "with_stack", "profile_memory")
 _US: Final = 1e-6
+_MOST: Final = 2**63 - 1
 _UNKNOWN: Final = {
     Signal.QUEUE: "a profiler's trace does not show the loader's queue",
     Signal.WORK: "a profiler's trace does not say how many samples or tokens a step had",
@@ -42,8 +43,11 @@ def read_kineto(path: Path, *, progress: Progress | None = None) -> RankTrace:
     """
     decode, collector = Decoder(), Collector()
     reader: EventReader[list[Event]] = EventReader(path, decode, progress)
-    for events in reader.batches():
-        collector.add(events)
+    try:
+        for events in reader.batches():
+            collector.add(events)
+    except RecursionError:
+        raise damaged(path, "its JSON is nested too deeply") from None
     reading = reader.reading
     if not collector.recognised:
         if reading.cut:
@@ -84,7 +88,7 @@ class _Assembly:
         exchanges = (
             self._exchanges_of_host(host_spans) if on_host else self._exchanges(operations, exchanges_of, numbers)
         )
-        steps, begin_s, end_s = self._steps()
+        steps, begin_s, end_s = self._seen_steps(operations)
         about = self._reading.about
         info = about.get("distributedInfo")
         info = info if isinstance(info, dict) else {}
@@ -115,6 +119,7 @@ class _Assembly:
             num_workers=self._num_workers(host_spans, names),
             unknown=self._unknown(operations, host_spans, steps),
             unmatched=_unmatched(exchanges, operations, names) if not on_host else (),
+            is_cut=bool(self._reading.cut),
             notes=tuple(self._notes),
         )
 
@@ -216,6 +221,15 @@ class _Assembly:
             name=columns[1].astype(np.int64), num_bytes=np.full(len(spans), np.nan),
         )  # fmt: skip
 
+    def _seen_steps(self, operations: Operations) -> tuple[Ints, Floats, Floats]:
+        """Return the steps; of a file that ends too early, those that a device works in."""
+        steps, begin_s, end_s = self._steps()
+        if not self._reading.cut or not len(operations):
+            return steps, begin_s, end_s
+        seen = begin_s < operations.end_s.max()
+        self._count(int((~seen).sum()), "steps are left out: the file ends before the device's work in them")
+        return steps[seen], begin_s[seen], end_s[seen]
+
     def _steps(self) -> tuple[Ints, Floats, Floats]:
         places: dict[int, tuple[float, float]] = {}
         again = 0
@@ -225,7 +239,8 @@ class _Assembly:
         self._count(again, "steps have the number of another, and are left out")
         numbers = sorted(places)
         begins, ends = np.array([places[number] for number in numbers], np.float64).reshape(-1, 2).T
-        if (begins[1:] < ends[:-1] - 1).any():
+        order = np.argsort(begins)
+        if (begins[order][1:] < ends[order][:-1] - 1).any():
             self._note("steps overlap: what lies in two counts in both")
         return np.array(numbers, np.int64), self._seconds(begins), self._seconds(ends)
 
@@ -288,7 +303,7 @@ def _nanoseconds(microseconds: float) -> int:
 
 
 def _whole(value: object, otherwise: int) -> int:
-    return value if isinstance(value, int) else otherwise
+    return value if isinstance(value, int) and 0 <= value <= _MOST else otherwise
 
 
 def _without_repeated(start: Floats, *others: Floats | Ints) -> Ints:

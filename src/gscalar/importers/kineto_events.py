@@ -13,7 +13,7 @@ from __future__ import annotations
 from array import array
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Final
+from typing import Annotated, Final
 
 import msgspec
 
@@ -22,6 +22,7 @@ from gscalar.importers.rank_trace import ProcessGroup
 from gscalar.model.timeline import NONE, Activity
 
 _MOST_NAMES: Final = 100_000  # names of host spans that are remembered as useless
+Whole = Annotated[int, msgspec.Meta(ge=-(2**63), le=2**63 - 1)]  # JSON has larger ones, and columns do not
 
 
 class Arguments(msgspec.Struct, gc=False, rename={
@@ -31,16 +32,16 @@ class Arguments(msgspec.Struct, gc=False, rename={
 }):  # fmt: skip
     """What stands in `args` and is of use."""
 
-    correlation: int | None = None
-    device: int | None = None
+    correlation: Whole | None = None
+    device: Whole | None = None
     bytes: float | None = None
-    external_id: int | None = None
-    old_external_id: int | None = None
+    external_id: Whole | None = None
+    old_external_id: Whole | None = None
     collective: str | None = None
     group: str | int | None = None
     group_ranks: str | None = None
-    group_size: int | None = None
-    num_elements: int | None = None
+    group_size: Whole | None = None
+    num_elements: Whole | None = None
     dtype: str | None = None
 
 
@@ -50,7 +51,7 @@ class Event(msgspec.Struct, gc=False):
     ph: str = ""
     cat: str | None = None
     name: str = ""
-    pid: int | str | None = None
+    pid: Whole | str | None = None
     tid: int | str | None = None
     ts: float = 0.0
     dur: float = 0.0
@@ -74,7 +75,7 @@ class Decoder:
         except msgspec.ValidationError:
             pass
         events = []
-        for each in msgspec.json.decode(text, type=list[object]):
+        for each in msgspec.json.decode(text, type=list[msgspec.Raw]):
             event = _lenient(each)
             if event is None:
                 self.num_odd += 1
@@ -83,7 +84,11 @@ class Decoder:
         return events
 
 
-def _lenient(value: object) -> Event | None:
+def _lenient(text: msgspec.Raw) -> Event | None:
+    try:
+        value = msgspec.json.decode(text)
+    except msgspec.ValidationError:  # a number that no float holds
+        return None
     for candidate in (value, {**value, "args": None} if isinstance(value, dict) else None):
         try:
             return msgspec.convert(candidate, Event, strict=False)

@@ -13,7 +13,7 @@ from typing import Final
 from gscalar.importers.operation_names import communicates
 from gscalar.model.timeline import Activity
 
-STEP: Final = re.compile(r"ProfilerStep#(\d+)$")
+STEP: Final = re.compile(r"ProfilerStep#(\d{1,18})$")
 _LOADER: Final = re.compile(
     r"enumerate\(DataLoader\)#.*__next__|_(?:Single|Multi)Process(?:ing)?DataLoaderIter\.__next__|.*\btrain_dataloader_next$"
 )

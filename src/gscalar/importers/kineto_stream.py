@@ -30,6 +30,7 @@ _COMPRESSED: Final = 1 << 16
 _PIECE: Final = 512
 _MOST_HEADER: Final = 1 << 26  # a file that has no events in so many bytes is none of ours
 _BORDERS_TRIED: Final = 8
+_LONGEST_EVENT: Final = 1 << 25
 _LONGEST_WORD: Final = 16
 _GZIP: Final = b"\x1f\x8b"
 _EVENTS: Final = re.compile(rb'"traceEvents"\s*:\s*\[')
@@ -74,7 +75,12 @@ class EventReader(Generic[Batch]):
                 yield self._decoded(scanned.text[: scanned.at])
                 self._read_rest(scanned.text[scanned.at :])
                 return
-            chunk = next((each for each in self._chunks if each), b"")
+            if len(text) > _LONGEST_EVENT:
+                self.reading.cut = f"an event in it is longer than {_LONGEST_EVENT >> 20} MiB"
+                yield from self._salvaged(scanned.text[: scanned.at])
+                return
+            # Where nothing was whole, twice as much is tried next: else a long event is scanned with every chunk.
+            chunk = self._more(1 if batch is not None else len(text))
             if not chunk or (failed and scanned.is_fault):
                 yield from self._salvaged(scanned.text[: scanned.at])
                 return
@@ -104,6 +110,17 @@ class EventReader(Generic[Batch]):
         if _object(text) is not None:
             raise self._unknown("it is JSON, and has no traceEvents")
         raise damaged(self.reading.path, self.reading.cut or "its JSON is cut off before the first event")
+
+    def _more(self, num_bytes: int) -> bytes:
+        """Return so much more of the file, or its rest."""
+        chunks: list[bytes] = []
+        size = 0
+        for chunk in self._chunks:
+            chunks.append(chunk)
+            size += len(chunk)
+            if size >= num_bytes:
+                break
+        return b"".join(chunks)
 
     def _whole_events(self, text: bytes) -> tuple[Batch | None, bytes, bool]:
         """Return the events up to the last border between two, the text after it, and whether a border was none."""

@@ -207,7 +207,9 @@ def _ranges(connection: sqlite3.Connection, columns: Columns, texts: Mapping[int
     known: dict[str, tuple[str, int] | None] = {}
     found = []
     for start_ns, end_ns, thread_id, words, key in connection.execute(f"{query} ORDER BY start"):
-        named = words if words is not None else texts.get(key, "")
+        named = words if words is not None else texts.get(key)
+        if not isinstance(named, str):  # a column may hold anything
+            continue
         if named not in known:
             known[named] = recognised(named)
         what = known[named]

@@ -35,6 +35,9 @@ Table = dict[str, npt.NDArray[np.generic]]
 
 COLUMNS: Final = ("dp_rank", "stage", "rank", "step", "optype", "start_ts", "duration")
 _OPTIONAL: Final = ("seq_id", "mb_id", "gmc")
+_STEP: Final = 3  # among the columns of a row's place
+_LARGEST: Final = 2**53  # a float holds every whole number up to it
+_LONGEST_S: Final = 1e10  # longer than since 1970
 ACTIVITIES: Final = {
     "forward-compute": Activity.FORWARD,
     "backward-compute": Activity.BACKWARD,
@@ -100,16 +103,20 @@ def _read_parquet(path: Path) -> Table:
         file = pyarrow.parquet.ParquetFile(path, read_dictionary=["optype"])
         names = [name for name in (*COLUMNS, *_OPTIONAL) if name in file.schema_arrow.names]
         read = file.read(columns=names)
+        table: Table = {}
+        for name in names:
+            column = read[name].combine_chunks()
+            if name == "optype":
+                if not pyarrow.types.is_dictionary(column.type):
+                    raise _damaged(path, f"its column optype is no text but {column.type}")
+                # Bytes, of which not all are UTF-8; and a word for rows that have none.
+                known = column.dictionary.cast(pyarrow.large_binary()).to_pylist()
+                words = np.array([*(word.decode(errors="replace") for word in known), ""], object)
+                table[name] = words[column.indices.fill_null(len(known)).to_numpy(zero_copy_only=False)]
+            else:
+                table[name] = column.cast(pyarrow.float64()).to_numpy(zero_copy_only=False)
     except (pyarrow.ArrowException, OSError) as error:
         raise _damaged(path, str(error).splitlines()[0].rstrip(".")) from error
-    table: Table = {}
-    for name in names:
-        column = read[name].combine_chunks()
-        if name == "optype":
-            words = np.array(column.dictionary.to_pylist(), object)
-            table[name] = words[column.indices.to_numpy(zero_copy_only=False)]
-        else:
-            table[name] = column.to_numpy(zero_copy_only=False)
     return table
 
 
@@ -118,6 +125,9 @@ def _read_csv(path: Path) -> Table:
         with path.open(newline="", encoding="utf-8-sig") as file:
             reader = csv.DictReader(file)
             found = reader.fieldnames or ()
+            twice = sorted(name for name in COLUMNS if list(found).count(name) > 1)
+            if twice:
+                raise ValueError(f"columns are there twice: {', '.join(twice)}")
             rows = list(reader)
         # Cells may be empty, and the last row cut short.
         return {
@@ -152,10 +162,7 @@ def operations_timeline(name: str, table: Table) -> StepTimeline:
     )
     steps, step = np.unique(step_number, return_inverse=True)
     start_s, duration_s = start_s[sound], duration_s[sound]
-    optional = {
-        key: np.nan_to_num(table[key][sound], nan=NONE).astype(np.int64) if key in table else np.full(len(rank), NONE)
-        for key in _OPTIONAL
-    }
+    optional = {key: _numbers(table[key][sound]) if key in table else np.full(len(rank), NONE) for key in _OPTIONAL}
     computes, moves = np.isin(activity, (*_COMPUTES, Activity.OPTIMIZER)), np.isin(activity, list(COMMUNICATES))
     spans = Spans.of(
         len(rank), rank=rank, step=step, activity=activity, name=word, start_s=start_s, end_s=start_s + duration_s,
@@ -172,10 +179,18 @@ def operations_timeline(name: str, table: Table) -> StepTimeline:
 
 
 def _sound(table: Table) -> npt.NDArray[np.bool_]:
-    """Return which rows have a place, a start and a duration, `(num_rows,)`."""
+    """Return which rows have a place, a start and a duration, `(num_rows,)`, none of them beyond all measure."""
     numbers = np.stack([np.asarray(table[name], np.float64) for name in COLUMNS if name != "optype"])
-    sound: npt.NDArray[np.bool_] = np.isfinite(numbers).all(axis=0) & (numbers[-1] >= 0)
+    places, times_s = numbers[:-2], numbers[-2:]
+    held = (np.abs(places) <= _LARGEST).all(axis=0) & (np.abs(times_s) <= _LONGEST_S).all(axis=0)  # not NaN
+    sound: npt.NDArray[np.bool_] = held & (numbers[-1] >= 0) & (np.delete(places, _STEP, axis=0) >= 0).all(axis=0)
     return sound
+
+
+def _numbers(column: npt.NDArray[np.generic]) -> npt.NDArray[np.int64]:
+    """Return whole numbers; NONE where there is none."""
+    numbers = np.asarray(column, np.float64)
+    return np.where(np.abs(numbers) <= _LARGEST, numbers, NONE).astype(np.int64)
 
 
 def _frames(spans: Spans, num_ranks: int, num_steps: int) -> tuple[Floats, Floats]:

@@ -102,3 +102,4 @@ class RankTrace:
     unknown: dict[Signal, str]
     unmatched: tuple[str, ...] = ()
     notes: tuple[str, ...] = ()
+    is_cut: bool = False  # whether the file ended too early

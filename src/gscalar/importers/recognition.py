@@ -98,6 +98,13 @@ def _kind_of(head: bytes, path: Path) -> Kind | None:
 
 def _head(path: Path) -> bytes:
     """Return how a file begins, inflated."""
+    if path.exists() and not path.is_file():  # reading a pipe might never end, and a trace is read twice
+        raise UserError(
+            code="trace-not-found",
+            what="This is neither a file nor a folder.",
+            value=str(path),
+            next_step="Give a file or folder of traces.",
+        )
     try:
         with path.open("rb") as file:
             head = file.read(_HEAD)
@@ -193,6 +200,9 @@ def _is_trace(head: bytes, path: Path) -> bool:
 def _is_nsight(head: bytes, path: Path) -> bool:
     if not head.startswith(b"SQLite format 3\0"):
         return False
+    log = path.with_name(f"{path.name}-wal")
+    if log.is_file() and log.stat().st_size:  # opened as below, the database is what it was before
+        raise damaged(path, f"what was written last is in {log.name}, and a program may still write")
     try:
         uri = f"{path.absolute().as_uri()}?mode=ro&immutable=1"  # writes nothing beside it
         with closing(sqlite3.connect(uri, uri=True)) as database:

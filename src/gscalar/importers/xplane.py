@@ -99,8 +99,9 @@ class Plane:
 def read_xplane(path: Path) -> StepTimeline:
     """Return the timeline of an XSpace file. Raises `UserError` trace-damaged."""
     try:
-        with path.open("rb") as file, mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as mapped:
-            hostname, planes = _read_space(mapped)
+        with path.open("rb") as file:
+            # Closed with the last view into it: an error's traceback still holds some.
+            hostname, planes = _read_space(mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ))
     except (WireError, ValueError) as error:  # mmap refuses an empty file by ValueError
         raise _damaged(path, "it is empty" if not path.stat().st_size else str(error)) from error
     if not any(plane.lines for plane in planes):
@@ -124,15 +125,11 @@ def _read_space(mapped: mmap.mmap) -> tuple[str, list[Plane]]:
     view = memoryview(mapped)
     data = np.frombuffer(view, np.uint8)
     hostname, planes = "", []
-    try:
-        for number, kind, start, end in fields(view, 0, len(view)):
-            if number == _SPACE_PLANES and kind == DELIMITED:
-                planes.append(_read_plane(view, data, start, end))
-            elif number == _SPACE_HOSTNAMES and kind == DELIMITED and not hostname:
-                hostname = _text(view, start, end)
-    finally:
-        del data
-        view.release()
+    for number, kind, start, end in fields(view, 0, len(view)):
+        if number == _SPACE_PLANES and kind == DELIMITED:
+            planes.append(_read_plane(view, data, start, end))
+        elif number == _SPACE_HOSTNAMES and kind == DELIMITED and not hostname:
+            hostname = _text(view, start, end)
     return hostname, planes
 
 

@@ -242,6 +242,7 @@ class StepTimeline:
     unknown: Mapping[Signal, str] = field(default_factory=dict)  # with the reason, for people
     unmatched: tuple[str, ...] = ()  # names that may be communication, and whose kind is not known
     notes: tuple[str, ...] = ()  # what was left out or mended, for people
+    is_cut: bool = False  # whether the source ended too early: nobody knows what else was in it
 
     @property
     def num_ranks(self) -> int:

@@ -32,18 +32,25 @@ def open_timeline(targets: Sequence[str], find_run: Callable[[str], FoundRun]) -
     `UserError` trace-not-found, and what reading raises.
     """
     paths = [Path(target) for target in targets]
-    if all(path.exists() for path in paths):
+    absent = [path for path in paths if not _exists(path)]
+    if not absent:
         return open_traces(paths)
     if len(targets) == 1 and not _looks_like_path(targets[0]):
         run = find_run(targets[0])
         return replace(run_timeline(run.folder, clocks=run.clocks), name=run.name)
-    absent = next(path for path in paths if not path.exists())
     raise UserError(
         code="trace-not-found",
         what="There is no such file or folder. Several targets must all be traces.",
-        value=str(absent),
+        value=str(absent[0]),
         next_step="Give one run (an id, a prefix, a name), or paths of traces.",
     )
+
+
+def _exists(path: Path) -> bool:
+    try:
+        return path.exists()
+    except OSError:  # a name that no file can have
+        return False
 
 
 def _looks_like_path(target: str) -> bool:

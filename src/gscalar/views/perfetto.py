@@ -13,7 +13,6 @@ Source: "Trace Event Format" (Google, 2016): complete events (X), metadata (M) a
 from __future__ import annotations
 
 import json
-import os
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, Final
@@ -21,6 +20,7 @@ from typing import Any, Final
 import numpy as np
 
 from gscalar.model.timeline import NONE, Activity, Floats, Ints, Lane, StepTimeline
+from gscalar.views.writing import write_file
 
 _STEPS: Final = len(Lane)  # the thread of the steps
 _ROW: Final = 16  # threads of a lane are so far apart
@@ -30,14 +30,8 @@ Json = dict[str, Any]
 
 
 def write_trace(timeline: StepTimeline, path: Path) -> None:
-    """Write the trace to a file, which is there once it is whole."""
-    unfinished = path.with_name(f".{path.name}.{os.getpid()}")
-    try:
-        with unfinished.open("w", encoding="utf-8") as file:
-            file.writelines(chrome_trace(timeline))
-        unfinished.replace(path)
-    finally:
-        unfinished.unlink(missing_ok=True)
+    """Write the trace to a file, which is there once it is whole. Raises `EnvironmentProblem` report-not-writable."""
+    write_file(path, chrome_trace(timeline), "trace")
 
 
 def chrome_trace(timeline: StepTimeline) -> Iterator[str]:

@@ -10,15 +10,12 @@ How much is drawn is bounded (see `gscalar.views.reporting.scenes`), so that a p
 from __future__ import annotations
 
 import base64
-import contextlib
 import hashlib
-import secrets
 from collections.abc import Iterable, Mapping
 from importlib import resources
 from pathlib import Path
 from typing import Final
 
-from gscalar.base.errors import EnvironmentProblem
 from gscalar.diagnosis.verdicts import Cause, Diagnosis, Finding
 from gscalar.model.timeline import StepTimeline
 from gscalar.views.reporting.accounts import accounts_table, rank_bars, step_area
@@ -36,6 +33,7 @@ from gscalar.views.reporting.words import (
     verdict_sentence,
 )
 from gscalar.views.reporting.workers import device_bars, pace_part
+from gscalar.views.writing import write_file
 
 _MOST_LINES: Final = 40  # of notes, of unmatched names, of what is not known
 _LONGEST_LINE: Final = 400
@@ -46,20 +44,7 @@ def write_report(timeline: StepTimeline, found: Diagnosis, path: Path) -> None:
 
     Raises `EnvironmentProblem` report-not-writable.
     """
-    page = report_page(timeline, found).encode()
-    draft = path.with_name(f".{path.name}.{secrets.token_hex(4)}.tmp")
-    try:
-        draft.write_bytes(page)
-        draft.replace(path)
-    except OSError as error:
-        with contextlib.suppress(OSError):
-            draft.unlink()
-        raise EnvironmentProblem(
-            code="report-not-writable",
-            what=f"The report cannot be written: {error.strerror or error}.",
-            value=str(path),
-            next_step="Name a file in a folder that exists and that you may write to.",
-        ) from error
+    write_file(path, [report_page(timeline, found)], "report")
 
 
 def report_page(timeline: StepTimeline, found: Diagnosis) -> str:

@@ -34,6 +34,9 @@ def run_scaling(
     timeline = run_timeline(home.run(run.id), clocks=run.measured.get("clocks") or {})
     parameters = run.facts.get("parameters")
     try:
+        taken_s = timeline.step_s[np.isfinite(timeline.step_s)]
+        if len(taken_s) and not taken_s.mean() > 0:
+            raise NotScalable("its steps take no time")
         measured = MeasuredTraining.of(
             _exchanging_gradients(timeline),
             samples_per_step=run.samples / run.steps if run.samples and run.steps else math.nan,

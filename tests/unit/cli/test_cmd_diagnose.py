@@ -15,6 +15,7 @@ from gscalar.cli.main import main
 from gscalar.diagnosis.verdicts import FIX_NAMES, Cause
 from gscalar.state.home import Home
 from gscalar.testing.builders import FakeClock, RunBuilder
+from gscalar.testing.kineto_traces import KinetoTrace
 from gscalar.testing.pipelines import draw_pipeline, simulate_pipeline, write_operations
 
 Run = Callable[..., tuple[int, str, str]]
@@ -87,6 +88,32 @@ def test_the_page_and_the_trace_are_written_beside_the_answer(gscalar: Run, tabl
     assert json.loads(trace.read_text())["traceEvents"]
 
 
+def test_a_trace_is_not_written_over_and_two_files_are_not_one(gscalar: Run, table: str, tmp_path: Path) -> None:
+    before = Path(table).read_bytes()
+    (tmp_path / "link").symlink_to(table)
+    for option in ("--html", "--trace"):
+        for place in (table, str(tmp_path / "link")):
+            code, _, said = gscalar("diagnose", table, option, place)
+            assert (code, "would be overwritten" in said) == (2, True)
+    code, _, said = gscalar("diagnose", table, "--html", str(tmp_path / "x"), "--trace", f"{tmp_path}/./x")
+    assert (code, "name the same file" in said) == (2, True)
+    assert Path(table).read_bytes() == before
+
+
+def test_names_of_a_trace_are_few_and_do_nothing_to_a_terminal(gscalar: Run, tmp_path: Path) -> None:
+    trace = KinetoTrace()
+    trace.step(1, 0, 10_000)
+    for at in range(100):
+        trace.kernel(f"nccl_{at:03}_\x1b]0;title\x07\u202e", at * 100, 50)
+    path = trace.write(tmp_path / "a\x1b[31m.json")
+    code, out, _ = gscalar("diagnose", str(path))
+    assert code == 0
+    assert not {"\x1b", "\x07", "\u202e"} & set(out)
+    assert "nccl_007" in out
+    assert "nccl_008" not in out
+    assert "and 92 more" in out
+
+
 def test_a_question_is_answered_with_its_remarks(gscalar: Run, table: str) -> None:
     code, out, _ = gscalar("whatif", table, "--fix", "overlap", "--fix", "balance", "--json")
     found = json.loads(out)
@@ -127,7 +154,9 @@ def test_bandwidths_are_bits_or_bytes_a_second(text: str, want: float) -> None:
     assert Bandwidth().convert(text, None, None) == want
 
 
-@pytest.mark.parametrize("text", ["", "10", "Gbit", "-1Gbit", "0Gbit", "1.2.3GB", "10 parsecs"])
+@pytest.mark.parametrize(
+    "text", ["", "10", "Gbit", "-1Gbit", "0Gbit", "1.2.3GB", "10 parsecs", "0.01bit", "9" * 400 + "GB"]
+)
 def test_other_words_are_no_bandwidth(text: str) -> None:
     with pytest.raises(click.BadParameter):
         Bandwidth().convert(text, None, None)

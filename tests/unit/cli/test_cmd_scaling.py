@@ -141,6 +141,17 @@ def test_a_run_without_steps_is_an_error_that_says_so(gscalar: Run, place: Home,
     assert "[nothing-to-replay]" in err
 
 
+@pytest.mark.parametrize("duration_s", [0.0, -0.1])
+def test_steps_that_take_no_time_say_nothing(gscalar: Run, place: Home, duration_s: float) -> None:
+    run = RunBuilder(place, "dddd00000000", spec={"name": "still"}, clock=FakeClock()).launch(2)
+    for number in range(1, 8):
+        run.tell(events.Step(number, run.clock(), duration_s, 8.0, 0.0, 0.1, 1.0, 0, 0, b""))
+    run.end()
+    code, out, err = gscalar("still")
+    assert (code, out) == (2, "")
+    assert "its steps take no time" in err
+
+
 def test_an_unknown_run_is_an_error(gscalar: Run, place: Home) -> None:
     code, out, err = gscalar("nobody")
     assert (code, out) == (2, "")
@@ -166,6 +177,9 @@ def test_an_unknown_run_is_an_error(gscalar: Run, place: Home) -> None:
         ("--link", "10Gbit,"),
         ("--link", "10Gbit,5"),
         ("--link", "-1GB"),
+        ("--link", "0.01bit"),
+        ("--link", "9" * 310 + "GB"),
+        ("--link", "10Gbit," + "9" * 310 + "ms"),
     ],
 )
 def test_a_malformed_range_or_link_is_wrong_usage_and_is_repeated(

@@ -21,7 +21,7 @@ from gscalar.model.timeline import (
     StepTimeline,
     no_steps,
 )
-from gscalar.testing.pipelines import pipeline_timeline
+from gscalar.testing.pipelines import Row, pipeline_timeline, rows_timeline
 from gscalar.testing.timelines import (
     Pieces,
     data_parallel_timeline,
@@ -273,6 +273,55 @@ def test_a_window_without_steps_has_a_cause_and_no_step(case: str) -> None:
     assert (found.principal.cause, found.step_median_s) == (cause, None)
     assert "steps" in found.unknown
     assert all(not np.isfinite(each.predicted_step_s) for each in found.fixes)
+
+
+def test_of_a_source_that_ended_too_early_nothing_is_certain() -> None:
+    whole = data_parallel_timeline(drawn(0), slow={3: 2.0}, **QUIET)
+    for timeline in (whole, window()):
+        assert diagnose(timeline).principal.confidence != "low"
+        assert diagnose(replace(timeline, is_cut=True)).principal.confidence == "low"
+
+
+def test_a_device_that_is_busy_for_a_moment_of_the_step_is_not_all_that_there_is() -> None:
+    drawn_timeline = data_parallel_timeline(drawn(0), ranks=1, **QUIET)
+    accounts = np.full_like(drawn_timeline.accounts, np.nan)
+    step_s = drawn_timeline.end_s - drawn_timeline.begin_s
+    accounts[:, :, ACCOUNT_NAMES.index("compute")] = 0.01 * step_s
+    accounts[:, :, ACCOUNT_NAMES.index("host_gap")] = 0.99 * step_s
+    found = diagnose(replace(drawn_timeline, accounts=accounts, devices=window().devices, loading=None))
+    assert found.principal.cause is Cause.UNKNOWN
+    assert "99 %" in found.unknown["idle"]
+
+
+@pytest.mark.parametrize("num_ranks", [4, 200])
+def test_what_a_slow_worker_costs_is_no_imbalance_s(num_ranks: int) -> None:
+    """A worker of a flat job is slow, and forward and backward of each scatter together by 1 %."""
+    compute_s = 0.1 * (1 + 0.01 * drawn(0).random((num_ranks, 12)))
+    compute_s[2] *= 1.5
+    rows = [
+        row
+        for (rank, step), seconds in np.ndenumerate(compute_s)
+        for row in (
+            Row(rank, 0, rank, step, "forward-compute", 0.0, seconds, 0, 0, 0),
+            Row(rank, 0, rank, step, "backward-compute", seconds, 2 * seconds, 0, 0, 0),
+            Row(rank, 0, rank, step, "grads-reduce-scatter", 3 * seconds, 0.47 - 3 * seconds, 0, -1, -1),
+        )
+    ]
+    found = diagnose(rows_timeline(rows))
+    assert [(each.cause, each.ranks) for each in found.findings] == [(Cause.SLOW_WORKER, (2,))]
+
+
+def test_ranks_that_are_missing_leave_a_doubt() -> None:
+    whole = data_parallel_timeline(drawn(0), slow={3: 2.0}, **QUIET)
+    sure, unsure = (diagnose(replace(whole, world=world)).principal.confidence for world in (8, 16))
+    assert ["high", "medium", "low"].index(unsure) == ["high", "medium", "low"].index(sure) + 1
+
+
+def test_steps_that_take_no_time_are_unknown() -> None:
+    rows = [Row(rank, 0, rank, step, "forward-compute", 0.0, 0.0, 0, 0, 0) for rank in range(2) for step in range(5)]
+    found = diagnose(rows_timeline(rows))
+    assert found.principal.cause is Cause.UNKNOWN
+    assert "takes no time" in found.unknown["replay"]
 
 
 def test_a_source_that_saw_nothing_is_unknown_with_the_reason() -> None:

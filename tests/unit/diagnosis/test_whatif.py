@@ -62,6 +62,20 @@ def test_what_stalls_all_ranks_at_once_stalls_more_of_them_no_more_often() -> No
     assert got.forecast.predicted_mean_s == pytest.approx(want, rel=0.1)  # stalled frames are drawn
 
 
+def test_a_fix_that_is_asked_for_twice_is_made_once() -> None:
+    found = timeline(transfer_s=0.05)
+    once, twice = (answer(found, Question(fixes=("compress",) * times)).forecast for times in (1, 2))
+    assert twice == once
+
+
+@pytest.mark.parametrize("batch", [0, -1, 10**12 + 1, 10**400])
+def test_a_batch_beyond_all_measure_is_refused(batch: int) -> None:
+    found = replace(timeline(), counters={"samples": np.full(8, 32.0)})
+    with pytest.raises(UserError, match="out of range") as caught:
+        answer(found, Question(batch=batch))
+    assert caught.value.code == "impossible-value"
+
+
 def test_a_batch_scales_what_grows_with_it() -> None:
     pieces = draw_data_parallel(np.random.default_rng(0), transfer_s=0.05)
     now = replace(simulate_data_parallel(pieces), counters={"samples": np.full(8, 32.0)})

@@ -250,8 +250,68 @@ def test_a_file_that_ends_too_early_is_used_up_to_there_and_says_so(tmp_path: Pa
     path = tmp_path / "trace.json"
     path.write_text(small(is_old=False).text()[:-600])
     got = read_kineto(path)
-    assert got.steps.tolist() == [7, 8]
+    assert got.is_cut
     assert any("ends too early" in note for note in got.notes)
+    # The last operation that is whole is a copy in step 7: what the device did in step 8 is not in the file.
+    assert got.steps.tolist() == [7]
+    assert any(note.startswith("1 steps are left out") for note in got.notes)
+
+
+def with_kernel(trace: KinetoTrace, **fields: object) -> KinetoTrace:
+    trace.events.append({"ph": "X", "cat": "kernel", "name": "k", "pid": 0, "tid": 7, "ts": 1350, "dur": 5, **fields})
+    return trace
+
+
+@pytest.mark.parametrize(
+    ("fields", "num_operations"),
+    [
+        ({"args": {"device": 10**30}}, 4),  # what is odd of the arguments is not taken
+        ({"args": {"correlation": -(2**63) - 1}}, 4),
+        ({"args": {"External id": 10**20, "device": 0}}, 4),
+        ({"args": {"Collective name": "allreduce", "dtype": "Float", "In msg nelems": 10**400}}, 4),
+        ({"pid": 10**20}, 3),
+        ({"args": {"bytes": "BEYOND"}}, 3),
+        ({"ts": "BEYOND"}, 3),
+    ],
+)
+def test_numbers_that_no_column_holds_do_no_harm(
+    tmp_path: Path, fields: dict[str, object], num_operations: int
+) -> None:
+    path = tmp_path / "trace.json"
+    text = with_kernel(small(is_old=False), **fields).text().replace('"BEYOND"', "1e400")
+    path.write_text(text)
+    got = read_kineto(path)
+    assert len(got.operations) == num_operations
+    assert got.steps.tolist() == [7, 8]
+
+
+def test_what_a_head_says_beyond_all_measure_is_not_known(tmp_path: Path) -> None:
+    trace = small(is_old=False)
+    trace.rank, trace.world = 10**25, -4
+    got = read(trace, tmp_path)
+    assert (got.rank, got.world, got.is_rank_declared) == (NONE, 0, False)
+
+
+def test_a_step_s_number_beyond_all_measure_is_no_step(tmp_path: Path) -> None:
+    trace = small(is_old=False)
+    trace.step(10**23, 3000, 10)
+    assert read(trace, tmp_path).steps.tolist() == [7, 8]
+
+
+@pytest.mark.parametrize("start", ['{"traceEvents":[', "[", '{"a":', '{"traceEvents":[{"ph":"X","args":'])
+def test_json_that_is_nested_too_deeply_is_damaged(tmp_path: Path, start: str) -> None:
+    path = tmp_path / "trace.json"
+    path.write_text(start + '{"a":' * 50_000)
+    with pytest.raises(UserError, match="nested too deeply") as caught:
+        read_kineto(path)
+    assert caught.value.code == "trace-damaged"
+
+
+def test_steps_that_are_counted_down_do_not_overlap(tmp_path: Path) -> None:
+    trace = KinetoTrace()
+    trace.step(2, 0, 100)
+    trace.step(1, 100, 100)
+    assert not any("overlap" in note for note in read(trace, tmp_path).notes)
 
 
 def test_steps_of_one_number_and_steps_that_overlap_are_said(tmp_path: Path) -> None:

@@ -246,3 +246,20 @@ def test_progress_says_how_much_was_read(tmp_path: Path) -> None:
     assert told == sorted(told)
     assert told[-1] == 1.0
     assert len(told) > 3
+
+
+@pytest.mark.usefixtures("small_chunks")
+@pytest.mark.parametrize("filler", [b'{"name":"' + b"x" * 40_000, b" " * 40_000], ids=["a string", "spaces"])
+def test_an_event_that_does_not_end_is_given_up_and_what_was_before_is_kept(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, filler: bytes
+) -> None:
+    monkeypatch.setattr(kineto_stream, "_LONGEST_EVENT", 1 << 12)
+    scans: list[int] = []
+    scan = kineto_stream._scan
+    monkeypatch.setattr(kineto_stream, "_scan", lambda text: scans.append(len(text)) or scan(text))
+    path = tmp_path / "trace"
+    path.write_bytes(b'{"traceEvents":[{"name":"a"},{"name":"b"},' + filler)
+    events, reading = read(path)
+    assert [event["name"] for event in events] == ["a", "b"]
+    assert "longer than" in reading.cut
+    assert sum(scans) < 6 * (1 << 12)  # not each of 64 chunks with all before it

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 import sqlite3
 from collections.abc import Iterable, Mapping
+from contextlib import closing
 from pathlib import Path
 
 import numpy as np
@@ -165,6 +166,15 @@ def test_nothing_is_written_beside_the_export(tmp_path: Path) -> None:
     read_nsight(path)
     assert [each.name for each in tmp_path.iterdir()] == [path.name]
     assert path.read_bytes() == before
+
+
+def test_texts_that_are_none_are_no_steps(tmp_path: Path) -> None:
+    path = write(tmp_path / "odd.sqlite", {KERNELS: [kernel(0, 1)], RANGES: [step(0, 1, text_id=99)]})
+    with closing(sqlite3.connect(path)) as database, database:
+        database.execute("CREATE TABLE IF NOT EXISTS StringIds (id INTEGER, value TEXT)")
+        database.execute("INSERT INTO StringIds (id, value) VALUES (99, NULL)")
+        database.execute("UPDATE NVTX_EVENTS SET text = NULL")
+    assert read_nsight(path).num_steps == 0
 
 
 def damaged(tmp_path: Path, kind: str) -> Path:

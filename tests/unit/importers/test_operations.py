@@ -91,6 +91,7 @@ DAMAGED: dict[str, tuple[str, str]] = {
     "a column is missing": ("dp_rank,stage,rank,step,optype,start_ts\n0,0,0,0,gc,1\n", "columns are missing: duration"),
     "no rows": (HEADER, "it has no rows"),
     "no row that is sound": (HEADER + "0,0,0,0,gc,1,-1\n0,0,0,0,gc,nan,1\n", "no row has"),
+    "a column that is there twice": (HEADER[:-1] + ",rank\n0,0,0,0,gc,0,1,7\n", "columns are there twice: rank"),
     "a word for a number": (HEADER + "0,0,0,0,gc,soon,1\n", "could not convert"),
 }
 
@@ -122,6 +123,34 @@ def test_bytes_that_are_no_table_are_damage(tmp_path: Path, case: str) -> None:
         read_operations(path)
 
     assert caught.value.code == "trace-damaged"
+
+
+def test_a_parquet_table_of_other_types_is_read_or_refused(tmp_path: Path) -> None:
+    pa = pytest.importorskip("pyarrow", reason="needs pyarrow: .venv/bin/pip install -c constraints.txt -e '.[traces]'")
+    parquet = pytest.importorskip("pyarrow.parquet")
+    numbers = {name: pa.array([0.0, 1.0, 1.0]) for name in COLUMNS}
+    invalid = pa.array([b"gc", b"\xff", b"gc"]).view(pa.string())
+    cases = {
+        "numbers as words": ({"rank": ["0", "1", "1"]}, 2),
+        "bytes": ({"optype": pa.array([b"gc", b"\xff", b"gc"])}, 2),
+        "no UTF-8": ({"optype": invalid}, 2),
+        "rows without a type or a start": ({"optype": ["gc", None, "gc"], "start_ts": [0.0, 0.0, None]}, 2),
+        "words for numbers": ({"rank": ["a", "b", "c"]}, "Failed to parse"),
+        "lists": ({"start_ts": [[0.0], [1.0], [2.0]]}, "list"),
+        "no words": ({"optype": [1, 2, 3]}, "its column optype is no text but int64"),
+        "nothing": ({name: pa.nulls(3) for name in COLUMNS}, "its column optype is no text but null"),
+        "moments": ({"start_ts": pa.array([0, 1, 2], pa.timestamp("us"))}, "timestamp"),
+        "words for what is optional": ({"mb_id": ["a", "b", "c"]}, "Failed to parse"),
+    }
+    for case, (changes, want) in cases.items():
+        table = {**numbers, "optype": pa.array(["gc", "x", "gc"]), **changes}
+        parquet.write_table(pa.table(table), tmp_path / "table.parquet")
+        if isinstance(want, str):
+            with pytest.raises(UserError, match=want) as caught:
+                read_operations(tmp_path / "table.parquet")
+            assert caught.value.code == "trace-damaged", case
+        else:
+            assert len(read_operations(tmp_path / "table.parquet").ranks) == want, case
 
 
 def test_parquet_without_pyarrow_says_what_to_install(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -161,6 +190,9 @@ UNSOUND: dict[str, Callable[[Row], Row]] = {
     "an endless duration": lambda each: each._replace(duration=float("inf")),
     "no start": lambda each: each._replace(start_ts=float("nan")),
     "no rank": lambda each: each._replace(rank=float("nan")),  # type: ignore[arg-type]
+    "a rank beyond all measure": lambda each: each._replace(rank=1e30),  # type: ignore[arg-type]
+    "a rank below 0": lambda each: each._replace(rank=-9),
+    "a start beyond all measure": lambda each: each._replace(start_ts=1e300),
     "no step": lambda each: each._replace(step=float("nan")),  # type: ignore[arg-type]
 }
 

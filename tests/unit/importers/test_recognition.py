@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import gzip
 import json
+import os
 import sqlite3
 import sys
 from contextlib import closing
@@ -83,6 +84,16 @@ def test_a_database_of_another_program_is_no_trace(tmp_path: Path) -> None:
     assert raised.value.code == "trace-unknown"
 
 
+def test_a_database_that_is_still_written_is_not_read_as_it_was_before(tmp_path: Path) -> None:
+    path = with_tables(tmp_path / "a.sqlite", "StringIds")
+    (tmp_path / "a.sqlite-wal").write_bytes(b"pages")
+    with pytest.raises(UserError, match=r"a\.sqlite-wal") as raised:
+        recognised(path)
+    assert raised.value.code == "trace-damaged"
+    (tmp_path / "a.sqlite-wal").write_bytes(b"")
+    assert recognised(path).name == "nsight"
+
+
 def test_a_damaged_database_and_an_empty_file_are_damaged(tmp_path: Path) -> None:
     broken = with_tables(tmp_path / "a.sqlite", "StringIds")
     broken.write_bytes(broken.read_bytes()[:200])
@@ -97,6 +108,13 @@ def test_a_file_that_is_not_there_is_said(tmp_path: Path) -> None:
     with pytest.raises(UserError) as raised:
         open_traces([tmp_path / "absent.json"])
     assert raised.value.code == "trace-not-found"
+
+
+def test_a_pipe_is_refused_and_not_waited_for(tmp_path: Path) -> None:
+    os.mkfifo(tmp_path / "pipe")
+    with pytest.raises(UserError, match="neither a file nor a folder") as caught:
+        open_traces([tmp_path / "pipe"])
+    assert (caught.value.code, caught.value.value) == ("trace-not-found", str(tmp_path / "pipe"))
 
 
 def test_json_of_another_kind_is_told_what_it_lacks(tmp_path: Path) -> None:

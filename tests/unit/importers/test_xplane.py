@@ -134,6 +134,10 @@ def test_cores_that_are_not_read_are_named(tmp_path: Path) -> None:
     [
         pytest.param(b"", "empty", id="an empty file"),
         pytest.param(space([HOST])[:-20], "cut off|ends after", id="a file that is cut off"),
+        pytest.param(
+            space([HOST]) + b"\x0a\x03\x1a\x07\x00", "cut off|ends after", id="a line that is longer than all"
+        ),
+        pytest.param(b"\x0a\x10\x12" + bytes(40), "field number 0", id="a field without a number"),
         pytest.param(b"this is not a profile", "wire type|ends after|cut off", id="another file"),
         pytest.param(space([plane("/host:CPU", [], [])]), "no events", id="a profile without events"),
     ],

@@ -264,11 +264,10 @@ def test_the_file_is_there_in_full_or_not_at_all(tmp_path: Path, monkeypatch: py
     path = tmp_path / "report.html"
     path.write_text("before")
 
-    def fail(self: Path, content: bytes) -> int:
-        self.touch()
+    def fail(self: Path, target: Path) -> Path:
         raise OSError(28, "No space left on device")
 
-    monkeypatch.setattr(Path, "write_bytes", fail)
+    monkeypatch.setattr(Path, "replace", fail)
     with pytest.raises(EnvironmentProblem) as caught:
         write_report(straggler(), diagnose(straggler()), path)
     assert (caught.value.code, caught.value.value) == ("report-not-writable", str(path))

@@ -9,6 +9,7 @@ noise; both are divided by the pace of their worker first, since a slow worker m
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Final
 
 import numpy as np
@@ -17,7 +18,8 @@ from gscalar.diagnosis.hypotheses.words import ms, percent, ranks_named
 from gscalar.diagnosis.seen import Seen
 from gscalar.diagnosis.verdicts import Cause, Hypothesis, Status, rejected, unknown
 from gscalar.model.timeline import Activity, Floats
-from gscalar.prediction.edits import balanced
+from gscalar.prediction.edits import COMPUTES, Edit, balanced
+from gscalar.prediction.measured import MeasuredSteps
 
 LEAST_IMBALANCE: Final = 0.03
 LEAST_CORRELATION: Final = 0.8
@@ -59,7 +61,7 @@ def _by_work(seen: Seen, work: Floats) -> Hypothesis:
         if ranks
         else f"ranks take turns to be last (the most frequent one in {percent(last)} of the steps)"
     )
-    return _supported(seen, supporting, against, doubts=0, ranks=ranks)
+    return _supported(seen, supporting, against, doubts=0, ranks=ranks, removal=balanced)
 
 
 def _always_more(work: Floats, rank: int) -> bool:
@@ -85,7 +87,7 @@ def _by_time(seen: Seen) -> Hypothesis:
         )
     if together is not None:
         supporting.append(f"forward and backward of a micro-batch move together (correlation {together:.2f})")
-        return _supported(seen, supporting, [], doubts=0, ranks=())
+        return _supported(seen, supporting, [], doubts=0, ranks=(), removal=_turning_balanced(seen))
     return unknown(
         Cause.WORK_IMBALANCE,
         f"computes differ from step to step by {percent(imbalance)}, and the work of each rank is not known: "
@@ -94,7 +96,7 @@ def _by_time(seen: Seen) -> Hypothesis:
 
 
 def _supported(
-    seen: Seen, supporting: list[str], against: list[str], *, doubts: int, ranks: tuple[int, ...]
+    seen: Seen, supporting: list[str], against: list[str], *, doubts: int, ranks: tuple[int, ...], removal: Edit
 ) -> Hypothesis:
     if seen.wait_s is not None:
         waiting = seen.wait_s[seen.wait_s > max(LEAST_WAIT * seen.step_s, seen.wait_s.max() / 2)]
@@ -105,8 +107,21 @@ def _supported(
             )
     return Hypothesis(
         cause=Cause.WORK_IMBALANCE, status=Status.SUPPORTED, ranks=ranks, evidence_for=tuple(supporting),
-        evidence_against=tuple(against), doubts=doubts, removal=balanced,
+        evidence_against=tuple(against), doubts=doubts, removal=removal,
     )  # fmt: skip
+
+
+def _turning_balanced(seen: Seen) -> Edit:
+    """Return the edit that makes ranks end together but for what lasts: a slow worker's cost is no imbalance's."""
+    pace = seen.pace / seen.pace.mean(axis=1, keepdims=True)
+
+    def edit(steps: MeasuredSteps) -> MeasuredSteps:
+        durations = balanced(steps).durations.copy()
+        for at, stage in enumerate(np.unique(steps.template.stage)):
+            durations[(steps.template.stage == stage) & steps.nodes(*COMPUTES)] *= pace[at][:, None]
+        return replace(steps, durations=durations)
+
+    return edit
 
 
 def _forward_with_backward(seen: Seen) -> float | None:
