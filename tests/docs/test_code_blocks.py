@@ -27,11 +27,19 @@ import tomllib
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 ROOT = Path(__file__).resolve().parents[2]
 PAGES = [*sorted(ROOT.glob("*.md")), *sorted((ROOT / "docs").rglob("*.md"))]
+SLOW_S = {
+    "docs/keras.md": 60,
+    "docs/first-script.md": 45,
+    "docs/recipes.md": 35,
+    "README.md": 25,
+    "docs/world-size.md": 20,
+}
 SHELLS = ("bash", "console")
 FENCE = re.compile(r"^(?P<indent> *)(?P<fence>`{3,}|~{3,})(?P<info>.*)$")
 COMMENT = re.compile(r"^\s*<!-- *(?P<verb>run|file|not run)(?:: *(?P<what>.*?))? *-->\s*$")
@@ -153,9 +161,14 @@ def environment(folder: Path) -> dict[str, str]:
     }
 
 
+def page_parameter(path: Path) -> Any:
+    name = path.relative_to(ROOT).as_posix()
+    return pytest.param(path, id=name, marks=[pytest.mark.slow(SLOW_S[name])] if name in SLOW_S else [])
+
+
 @pytest.mark.e2e
 @pytest.mark.timeout(1200)
-@pytest.mark.parametrize("page", PAGES, ids=lambda path: path.relative_to(ROOT).as_posix())
+@pytest.mark.parametrize("page", [page_parameter(path) for path in PAGES])
 def test_every_block_of_a_page_runs(page: Path, tmp_path: Path) -> None:
     (tmp_path / "recipes").symlink_to(ROOT / "recipes")
     (tmp_path / ".venv").symlink_to(Path(sys.prefix))

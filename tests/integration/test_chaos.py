@@ -12,7 +12,7 @@ import pytest
 
 from gscalar.testing.faults.disk import change_file
 
-pytestmark = [pytest.mark.torch, pytest.mark.slow, pytest.mark.timeout(900)]
+pytestmark = [pytest.mark.torch, pytest.mark.timeout(900)]
 CHAOS = Path(__file__).parents[2] / "benchmarks" / "chaos.py"
 SMALL = {
     "d_model": 32, "layers": 1, "heads": 2, "context": 32, "batch_size": 4, "eval_every": 100, "max_bytes": 60_000,
@@ -31,6 +31,7 @@ def chaos(monkeypatch: pytest.MonkeyPatch) -> types.ModuleType:
     return module
 
 
+@pytest.mark.slow(50)
 def test_a_training_under_random_faults_ends_as_the_undisturbed_one(chaos: types.ModuleType, tmp_path: Path) -> None:
     arena = chaos.Arena(tmp_path, chaos.Setting(minutes=0.15, hang_after_s=5.0, config=SMALL))
     want = arena.train_undisturbed(STEPS, CHECKPOINT_EVERY)["digests"]["weights"]

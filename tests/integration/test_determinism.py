@@ -16,7 +16,7 @@ SCRIPT = Path(__file__).parents[2] / "benchmarks" / "_resume_script.py"
 GSCALAR = [sys.executable, "-m", "gscalar"]
 
 
-@pytest.mark.parametrize("world", [1, 2, pytest.param(4, marks=pytest.mark.long)])
+@pytest.mark.parametrize("world", [pytest.param(1, marks=pytest.mark.long), 2, pytest.param(4, marks=pytest.mark.long)])
 def test_the_same_seed_twice_has_equal_digests_and_another_seed_has_not(
     world: int, gang: Callable[..., None], free_ports: Callable[[int], list[int]], script_environment: dict[str, str],
     home: Path, tmp_path: Path,

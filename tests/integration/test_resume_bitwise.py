@@ -16,7 +16,7 @@ from typing import Any
 
 import pytest
 
-pytestmark = [pytest.mark.torch, pytest.mark.slow, pytest.mark.timeout(900)]
+pytestmark = [pytest.mark.torch, pytest.mark.slow(40), pytest.mark.timeout(900)]
 BENCHMARKS = Path(__file__).parents[2] / "benchmarks"
 Kills = list[tuple[str, str, int]]  # plan, who is killed, after which step
 KILLS = [

@@ -99,7 +99,9 @@ def test_a_rank_is_killed_at_its_step_and_the_log_says_so(begin, home: Path) -> 
 
 
 def test_the_supervisor_is_killed_and_the_injector_goes_on_with_the_resumed_run(begin, home: Path) -> None:
-    run = begin("init", "a0:forever", "a1:resume=5", "a1:forever", "a2:resume=8", "until=20", "finish", workers=2)
+    # The first attempt is slow: an injector that gets no core for a moment must not find it at step 15 already.
+    first_attempt = ("a0:pace=0.3", "a0:forever")
+    run = begin("init", *first_attempt, "a1:resume=5", "a1:forever", "a2:resume=8", "until=20", "finish", workers=2)
     run.wait_for_step(2)
     first = run.pids()
     faults = plan(Kill(target="supervisor", when=AtStep(3)), Kill(target=1, when=AtStep(15)))

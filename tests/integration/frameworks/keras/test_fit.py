@@ -28,6 +28,7 @@ def assert_same_training(disturbed: Any, undisturbed: Any) -> None:
     assert {name: disturbed.shown["metrics"][name]["last"] for name in last} == last
 
 
+@pytest.mark.slow(40)
 def test_one_worker_undisturbed_killed_stopped_and_with_another_seed(train: Callable[..., Any]) -> None:
     undisturbed = train("undisturbed", DROPOUT="1")
     metrics = undisturbed.shown["metrics"]
@@ -63,6 +64,7 @@ def test_a_killed_worker_is_restarted_and_ends_with_the_undisturbed_weights(
     assert_same_training(train("killed", workers=workers, SIGKILL=kill, **settings), undisturbed)
 
 
+@pytest.mark.slow(30)
 def test_a_second_fit_goes_on_where_it_was_with_its_own_optimizer_and_the_best_weights(
     train: Callable[..., Any],
 ) -> None:

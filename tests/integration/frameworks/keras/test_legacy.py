@@ -33,7 +33,7 @@ def losses(home: Path, name: str) -> dict[int, float]:
     return {point["step"]: point["value"] for point in json.loads(told)}
 
 
-@pytest.mark.slow
+@pytest.mark.slow(40)
 def test_fits_with_all_kinds_of_data_and_optimizers_go_on_bit_by_bit(
     train: Callable[..., Any], home: Path, tmp_path: Path
 ) -> None:

@@ -17,7 +17,7 @@ from gscalar.runtime.cursor import Permutation
 
 pytestmark = pytest.mark.torch
 SCRIPT = Path(__file__).parent / "scripts" / "gradients.py"
-WORLDS = (1, 2, 3)
+WORLDS = (1, pytest.param(2, marks=pytest.mark.long), 3)
 SEED = 5
 # Batches as a user's own batch sampler or stream gives them: of different sizes, seven of them.
 LISTS = [[0, 1], [2, 3, 4], [5], [6, 7, 8, 9], [10], [11, 12], [13]]
