@@ -187,7 +187,7 @@ def test_a_slow_rank_does_half_the_work_of_the_other(begin, home: Path) -> None:
 
 
 def test_a_delayed_rank_is_late_at_every_third_step(begin, home: Path) -> None:
-    run = begin("init", "pace=0.02", "forever", workers=2)
+    run = begin("init", "pace=0.06", "forever", workers=2)
     run.wait_for_step(3, ranks=2)
     injected = inject(plan(Delay(rank=1, delay_s=0.3, every_steps=3, for_s=4.0, when=NOW)), home, run.run)
     held = [entry for entry in injected if entry.did == "held"]
